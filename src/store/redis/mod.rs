@@ -40,7 +40,6 @@
 //! | `lease_events` | notifies other replicas of changes to their leases |
 //! | `claim_general` | claims outside of the common case |
 //! | `lanes`, `claim_lanes` | waiting jobs and leases of groups, and claims from topics with groups |
-//! | `claim_aged` | claims from topics with ageing |
 //! | `lease_end` | a member of the index of leases |
 //! | `order_of_mark` | the key of an order |
 //! | `waiting_count` | the number of waiting jobs |
@@ -136,7 +135,7 @@ pub struct RedisStore {
     events: Arc<RedisEventSender>,
     /// Locks that serialize commands on one job.
     job_locks: JobLocks,
-    tasks: std::sync::Mutex<Vec<AbortOnDropHandle<()>>>,
+    tasks: parking_lot::Mutex<Vec<AbortOnDropHandle<()>>>,
     /// Redis refused to report the memory of keys when it was last asked.
     memory_usage_refused: AtomicBool,
 }
@@ -154,7 +153,7 @@ impl RedisStore {
     }
 
     fn with_tasks(&self, change: impl FnOnce(&mut Vec<AbortOnDropHandle<()>>)) {
-        change(&mut self.tasks.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        change(&mut self.tasks.lock());
     }
 }
 

@@ -73,7 +73,7 @@ scripts! {
 }
 
 /// Files that scripts include, by name.
-pub(super) const SOURCES: [(&str, &str); 19] = [
+pub(super) const SOURCES: [(&str, &str); 18] = [
     ("clock", include_str!("lib/clock.lua")),
     ("outage", include_str!("lib/outage.lua")),
     ("lease_events", include_str!("lib/lease_events.lua")),
@@ -87,7 +87,6 @@ pub(super) const SOURCES: [(&str, &str); 19] = [
     ("claim_general", include_str!("lib/claim_general.lua")),
     ("lanes", include_str!("lib/lanes.lua")),
     ("claim_lanes", include_str!("lib/claim_lanes.lua")),
-    ("claim_aged", include_str!("lib/claim_aged.lua")),
     ("lease_end", include_str!("lib/lease_end.lua")),
     ("order_of_mark", include_str!("lib/order_of_mark.lua")),
     ("waiting_count", include_str!("lib/waiting_count.lua")),
@@ -421,6 +420,35 @@ mod tests {
             let unknown = code.lines().find(|line| line.contains('$'));
             assert_eq!(unknown, None, "{name}: unknown name");
         }
+    }
+
+    /// Fields that decide what becomes of a job or of its lease.
+    const DECIDING: [&str; 5] = ["keep", "expire", "own_lease", "grace", "duration"];
+
+    /// Returns whether a script names such a field: `$record.keep`, `$record[expire,own_lease]`, `lease.grace`.
+    fn reads_deciding_field(source: &str) -> bool {
+        let code = source.lines().filter(|line| !line.trim_start().starts_with("--"));
+        let is_name = |c: char| c.is_ascii_lowercase() || "_.[,]".contains(c);
+        let names = code.flat_map(|line| line.split(move |c| !is_name(c)));
+        let names = names.filter(|name| name.contains(['.', '[']));
+        let mut fields = names.flat_map(|name| name.split(['.', '[', ',', ']']).skip(1));
+        fields.any(|field| DECIDING.contains(&field))
+    }
+
+    #[test]
+    fn only_the_fast_paths_of_the_architecture_read_what_decides_about_a_job() {
+        let page = include_str!("../../../docs/architecture.md");
+        let (_, section) = page.split_once("\n## Fast paths\n").unwrap();
+        let (section, _) = section.split_once("\n## ").unwrap();
+        let column = section.lines().filter_map(|row| row.strip_prefix("| `")?.split(" | ").next());
+        let mut listed: Vec<&str> =
+            column.flat_map(|scripts| scripts.trim_end_matches('`').split("`, `")).collect();
+        let all = ALL.iter().map(|script| (script.name, script.source)).chain(SOURCES);
+        let reading = all.filter(|(_, source)| reads_deciding_field(source));
+        let mut reading: Vec<&str> = reading.map(|(name, _)| name).collect();
+        listed.sort_unstable();
+        reading.sort_unstable();
+        assert_eq!(reading, listed, "the table has other scripts");
     }
 
     #[test]

@@ -29,7 +29,7 @@ fn claim_topic(call: &mut ClaimSession<'_, '_>, ask: &TopicDemand) -> SqliteResu
     let Some(topic) = call.session.topic(&ask.topic)? else {
         return Ok(TopicLeases { by_stream: leased, remainder: TopicRemainder::Empty });
     };
-    if let Some(until) = call.session.paused_until(&ask.topic) {
+    if let Some(until) = call.session.closed_until(&ask.topic) {
         let remainder = match until {
             Time::MAX => TopicRemainder::Empty,
             until => TopicRemainder::ReadyAt(until),

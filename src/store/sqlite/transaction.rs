@@ -315,7 +315,7 @@ impl<'c> WriteTransaction<'c> {
     }
 
     /// Returns the time until which jobs of the topic are not delivered, if that is ahead.
-    pub(super) fn paused_until(&mut self, name: &TopicName) -> Option<Time> {
+    pub(super) fn closed_until(&mut self, name: &TopicName) -> Option<Time> {
         let paused = self.state.topics.get(name)?.paused;
         paused.filter(|&until| until > self.now)
     }

@@ -7,9 +7,8 @@ local alarms, expiries_left, turn, wanted, leases, ends, members, records, who, 
 local bound, marks
 -- Group of the lane from which jobs are taken; nil: from the orders of the topic.
 local group
--- How long waiting is worth one level of priority; nil: levels are strict. With the first ask that has it,
--- `claim_aged.lua` defines the function.
-local ageing, take_aged
+-- How long waiting is worth one level of priority; nil: levels are strict.
+local ageing
 -- Returns the part of a lease after its token, and its deadline as text.
 local function suffix(taker, ack, duration)
   local deadline = math.min(now + duration, $time.max)
@@ -56,17 +55,17 @@ end
 
 -- Removes a member whose job was removed by hand, so that it is not found again. In the line it counts as a gap from
 -- now on.
-local function strike(member, waits, backs)
+local function strike(member, order)
   expiries_left = expiries_left - 1
-  if waits and call('ZREM', waits, member) == 1 or backs and call('ZREM', backs, member) == 1 then return end
+  if order and call('ZREM', order, member) == 1 then return end
   call('HSET', P .. 'topic:' .. name, 'torn', '1')
   marks = marks .. (string.find(marks, '-', 1, true) and '' or '-')
   call('HSET', P .. 'claims', name, pack($claims[bound], bound) .. marks)
 end
 
 -- Leases jobs of a page of ready jobs; returns their number, the member at which it stopped because no stream can
--- take it, and whether that member has no job. Expired members are added to `expired`, and the leased ones to `out`.
-local function take(page, ids, found, out, expired)
+-- take it, and whether that member has no job. Expired members are added to `expired`.
+local function take(page, ids, found, expired)
   local global, n, l, count = name .. '\0', #members, #leases, 0
   for i = 1, #ids do
     local record, id, own_lease, expires = found[i], ids[i], 0, 0
@@ -95,53 +94,10 @@ local function take(page, ids, found, out, expired)
       if group then ends[l + 2] = token .. '\1' .. id .. '\0' .. group end
       if expires ~= 0 then alarms[#alarms + 1] = global .. id end
       t, l, n, count = t + 8, l + 2, n + 1, count + 1
-      members[n], records[n], who[n], out[count] = page[i], record, taker.index, page[i]
+      members[n], records[n], who[n] = page[i], record, taker.index
     end
   end
   return count
-end
-
--- Removes expired members from their orders; a prune, which finds them among the alarms, writes that they have
--- expired.
-local function expire_all(waits, backs, expired)
-  if waits then call('ZREM', waits, unpack(expired)) end
-  if backs then call('ZREM', backs, unpack(expired)) end
-  expiries_left = expiries_left - #expired
-end
-
--- Leases ready jobs of one priority; returns -1 if no stream can take more, -2 if the call is full. `line`, `waits`,
--- `backs`: jobs that were due when they came, others that never failed, and those that failed; each may be absent.
--- They are merged by due time, then by arrival, as members begin.
-local function take_priority(line, waits, backs)
-  while true do
-    local limit = (wanted < jobs_left and wanted or jobs_left) + 1
-    local lined = line and due_part(call('LRANGE', line, '0', limit - 1)) or {}
-    local others = waits and call('ZRANGEBYSCORE', waits, '-inf', now_text, 'LIMIT', '0', limit) or {}
-    local page = merge(lined, others, limit)
-    if backs then
-      page = merge(page, call('ZRANGEBYSCORE', backs, '-inf', now_text, 'LIMIT', '0', limit), limit)
-    end
-    if not page[1] then return nil end
-    local ids = {}
-    for i = 1, #page do ids[i] = sub(page[i], $member.id) end
-    local found = call('HMGET', P .. 'jobs:' .. name, unpack(ids))
-    local out, expired = {}, {}
-    local count, stop, lost = take(page, ids, found, out, expired)
-    if page == lined and count > 0 then
-      call('LTRIM', line, count, '-1')
-    elseif page == others and count > 0 and not expired[1] then
-      call('ZREMRANGEBYRANK', waits, '0', count - 1)
-    elseif count > 0 then
-      local of_line = count
-      if waits then of_line = of_line - call('ZREM', waits, unpack(out)) end
-      if backs then of_line = of_line - call('ZREM', backs, unpack(out)) end
-      if of_line > 0 then call('LTRIM', line, of_line, '-1') end
-    end
-    if expired[1] then expire_all(waits, backs, expired) end
-    if lost then strike(stop, waits, backs) elseif stop then return -1 end
-    if lost or expiries_left < 0 then return -2 end
-    if #page < limit then return nil end
-  end
 end
 
 -- Returns the due time of the next job of an order in which none is ready (-2: the call is full); removes the mark of
@@ -158,7 +114,11 @@ local function next_due(order, letter, rest)
       return (rest == 0 or due < rest) and due or rest
     end
     -- The member will never be due.
-    if record then expire_all(order, nil, { first }) else strike(first, order) end
+    if record then
+      expiries_left = expiries_left - call('ZREM', order, first)
+    else
+      strike(first, order)
+    end
     if expiries_left < 0 then return -2 end
     first = call('ZRANGE', order, '0', '0')[1]
   end
@@ -185,6 +145,105 @@ local function line_of_claim()
   return false
 end
 
+-- Reads the part of a page of an order that is due, from the member at this index on.
+local function page_of(o, from)
+  if o.is_line then return due_part(call('LRANGE', o.key, from, from + o.size - 1)) end
+  return call('ZRANGEBYSCORE', o.key, '-inf', now_text, 'LIMIT', from, o.size)
+end
+
+-- Moves to the next due member of an order; `member` is nil after the last one.
+local function advance_order(o)
+  o.at = o.at + 1
+  if o.at > o.size and #o.page == o.size then
+    o.from, o.at = o.from + o.size, 1
+    o.page = page_of(o, o.from)
+  end
+  o.member = o.page[o.at]
+  if o.member then
+    local due, seq = unpack_($member[due..arrival], o.member)
+    o.aged, o.seq = due - o.priority * (ageing or 0), seq
+  end
+end
+
+-- Begins to read orders; returns those that have due jobs. `size`: members of a page.
+local function begin_orders(orders, size)
+  local begun = {}
+  for i = 1, #orders do
+    local o = orders[i]
+    o.size, o.from, o.at, o.gone = size, 0, 0, 0
+    o.page = page_of(o, 0)
+    advance_order(o)
+    if o.member then begun[#begun + 1] = o end
+  end
+  return begun
+end
+
+-- Returns the order whose member comes first, if any: by due time - priority * ageing, of equals the one with the
+-- highest priority, then by arrival.
+local function first_order(orders)
+  local first
+  for i = 1, #orders do
+    local o = orders[i]
+    if o.member and (not first or o.aged < first.aged
+        or o.aged == first.aged and o.priority == first.priority and o.seq < first.seq) then
+      first = o
+    end
+  end
+  return first
+end
+
+-- Removes the members that were leased or have expired, which are the first ones of their orders. A prune, which finds
+-- the expired ones among the alarms, writes that they have expired.
+local function remove_gone(orders)
+  for i = 1, #orders do
+    local o = orders[i]
+    if o.gone > 0 and o.is_line then
+      call('LTRIM', o.key, o.gone, '-1')
+    elseif o.gone > 0 then
+      call('ZREMRANGEBYRANK', o.key, '0', o.gone - 1)
+    end
+  end
+end
+
+-- Leases ready jobs of these orders, the highest priority first, merged; returns -1 if no stream can take more, -2 if
+-- the call is full, nil if no job is left. With the orders of priority 0 comes the line.
+local function take_merged(orders)
+  local last = orders[#orders]
+  while true do
+    local all, line = orders, last.priority == 0 and line_of_claim()
+    if last.priority == 0 and line == false then return -2 end
+    if line then
+      all = { unpack(orders) }
+      all[#all + 1] = { key = line, priority = 0, is_line = true }
+    end
+    local limit = (wanted < jobs_left and wanted or jobs_left) + 1
+    -- Of many orders that are merged, most members stay: they are read in smaller pages.
+    local begun = begin_orders(all, #orders <= 2 and limit or math.min(limit, 64))
+    local page, ids, from, n, first = {}, {}, {}, 0, first_order(begun)
+    while first and n < limit do
+      n = n + 1
+      page[n], ids[n], from[n] = first.member, sub(first.member, $member.id), first
+      advance_order(first)
+      first = first_order(begun)
+    end
+    if n == 0 then return nil end
+    local expired, found = {}, call('HMGET', P .. 'jobs:' .. name, unpack(ids))
+    local count, stop, lost = take(page, ids, found, expired)
+    local done = count + #expired
+    for i = 1, done do from[i].gone = from[i].gone + 1 end
+    remove_gone(begun)
+    expiries_left = expiries_left - #expired
+    if lost then
+      local o = from[done + 1]
+      strike(stop, not o.is_line and o.key)
+    elseif stop then
+      return -1
+    end
+    if lost or expiries_left < 0 then return -2 end
+    if n < limit then return nil end
+  end
+end
+
 -- Returns the due time of the first member of the line (0: none) after no job could be leased from it; -2: the member
 -- is due, but stood after expired ones.
 local function due_in_line()
@@ -193,8 +252,9 @@ local function due_in_line()
   return due > 0 and due <= now and -2 or due
 end
 
--- Returns the time until which the topic is paused (0: no end); nil if it is not, or not any more.
-local function paused_until()
+-- The gate of a topic. Returns the time until which it delivers nothing, because it is paused (0: no end); nil: it is
+-- open, or open again. The gate of a group is its place among the lanes.
+local function closed_until()
   local till = call('HGET', P .. 'topic:' .. name, 'paused') or '1'
   if till == '0' or till + 0 > now then return till + 0 end
   call('HDEL', P .. 'topic:' .. name, 'paused')
@@ -202,39 +262,36 @@ local function paused_until()
   call('HSET', P .. 'claims', name, pack($claims[bound], bound) .. marks)
 end
 
--- Leases jobs in the order of the topic; returns the rest.
+-- Returns the orders of one priority that may have jobs.
+local function orders_of(priority)
+  local orders, wait, back = {}, char(48 + priority), char(97 + priority)
+  if string.find(marks, wait, 1, true) then
+    orders[1] = { key = P .. 'wait:' .. priority .. ':' .. name, letter = wait, priority = priority }
+  end
+  if string.find(marks, back, 1, true) then
+    orders[#orders + 1] = { key = P .. 'back:' .. priority .. ':' .. name, letter = back, priority = priority }
+  end
+  return orders
+end
+
+-- Leases jobs in the order of the topic; returns the rest. With ageing all levels are merged.
 local function take_all()
-  local line = line_of_claim()
-  if line == false then return -2 end
-  if marks == '0' then
-    -- Most topics have only this mark.
-    local waits = P .. 'wait:0:' .. name
-    return take_priority(line, waits) or next_due(waits, '0', due_in_line())
-  end
-  if ageing then
-    local ended = take_aged(line)
-    if ended then return ended end
-  end
-  local all, rest = marks, 0
+  local levels, rest = {}, 0
   for priority = 9, 0, -1 do
-    local wait, back = char(48 + priority), char(97 + priority)
-    local waits = string.find(all, wait, 1, true) and P .. 'wait:' .. priority .. ':' .. name
-    local backs = string.find(all, back, 1, true) and P .. 'back:' .. priority .. ':' .. name
-    if waits or backs then
-      local lined = priority == 0 and line or nil
-      local ended = not ageing and take_priority(lined, waits, backs)
-      if ended then return ended end
-      if priority == 0 then
-        local due = due_in_line()
-        if due < 0 then return due end
-        if due > 0 and (rest == 0 or due < rest) then rest = due end
-      end
-      if waits then rest = next_due(waits, wait, rest) end
-      if backs and rest >= 0 then rest = next_due(backs, back, rest) end
+    local level, merged = orders_of(priority), ageing and levels[1]
+    for i = 1, merged and #level or 0 do merged[#merged + 1] = level[i] end
+    if level[1] and not merged then levels[#levels + 1] = level end
+  end
+  for _, level in ipairs(levels) do
+    local ended = take_merged(level)
+    if ended then return ended end
+    for _, o in ipairs(level) do
+      rest = next_due(o.key, o.letter, rest)
       if rest < 0 then return rest end
     end
   end
-  return rest
+  local due = due_in_line()
+  return due < 0 and due or due > 0 and (rest == 0 or due < rest) and due or rest
 end
 
 -- Answers an ask with any kind of jobs.
@@ -256,11 +313,8 @@ general = function(topic, at, takers)
     end
     wanted = wanted + jobs
   end
-  if ageing and not take_aged then
-    --#include claim_aged
-  end
   leases, ends, members, records, who, extras, alarms = {}, {}, {}, {}, {}, {}, {}
-  local rest, save = string.find(marks, 'P', 1, true) and paused_until(), nil
+  local rest, save = string.find(marks, 'P', 1, true) and closed_until(), nil
   if rest then
     -- Nothing is delivered until then.
   elseif string.find(marks, 'k', 1, true) then

@@ -31,7 +31,7 @@ local function serve(t, l)
   local id, expired = sub(member, $member.id), {}
   local record = call('HGET', P .. 'jobs:' .. name, id)
   group = l.group
-  local count, stop, lost = take({ member }, { id }, { record }, {}, expired)
+  local count, stop, lost = take({ member }, { id }, { record }, expired)
   group = nil
   if stop and not lost then return -1 end
   if count == 1 then
