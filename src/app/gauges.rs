@@ -1,10 +1,11 @@
 //! Gauges that are read from the shards at a scrape of the metrics.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared, join_all};
+use parking_lot::Mutex;
 use tokio::join;
 use tokio::time::Instant;
 
@@ -13,7 +14,7 @@ use crate::dispatch::Dispatcher;
 use crate::domain::{TopicName, limit};
 use crate::http::Refresh;
 use crate::metrics::TopicGauges;
-use crate::scheduler::{Scheduler, TopicRow};
+use crate::scheduler::{Operator, TopicRow};
 use crate::shards::Shard;
 
 /// Maximum number of topics that are read: those with series of their own, and others for their common series. One call
@@ -30,32 +31,32 @@ type RefreshFuture = Shared<BoxFuture<'static, ()>>;
 
 /// Returns the function that updates the gauges before a scrape.
 pub(super) fn refresh(
-    scheduler: Scheduler,
+    operator: Operator,
     dispatcher: Dispatcher,
     authenticator: Authenticator,
 ) -> Refresh {
     let refreshes = SharedRefresh::default();
     Arc::new(move || {
-        let metrics = scheduler.metrics();
+        let metrics = operator.metrics();
         metrics.set_identities_failed(authenticator.failed_reloads());
-        let (scheduler, dispatcher) = (scheduler.clone(), dispatcher.clone());
-        Box::pin(refreshes.join(async move { read_gauges(&scheduler, &dispatcher).await }))
+        let (operator, dispatcher) = (operator.clone(), dispatcher.clone());
+        Box::pin(refreshes.join(async move { read_gauges(&operator, &dispatcher).await }))
     })
 }
 
-async fn read_gauges(scheduler: &Scheduler, dispatcher: &Dispatcher) {
-    let metrics = scheduler.metrics();
+async fn read_gauges(operator: &Operator, dispatcher: &Dispatcher) {
+    let metrics = operator.metrics();
     metrics.set_streams(dispatcher.streams_count());
     metrics.set_credit_waiting(dispatcher.credit_waiting());
-    join!(read_topics(scheduler), join_all(scheduler.shards().all().iter().map(read_usage)));
+    join!(read_topics(operator), join_all(operator.shards().all().iter().map(read_usage)));
 }
 
-async fn read_topics(scheduler: &Scheduler) {
-    let metrics = scheduler.metrics();
+async fn read_topics(operator: &Operator) {
+    let metrics = operator.metrics();
     let known = metrics.topics().iter().map(|name| TopicName::stored(name)).collect();
-    let missing = match scheduler.topic_stats(known, TOPICS_READ_MAX).await {
+    let missing = match operator.topic_stats(known, TOPICS_READ_MAX).await {
         Ok((rows, missing)) => {
-            set_topics(scheduler, &rows);
+            set_topics(operator, &rows);
             Some(missing)
         }
         Err(error) => {
@@ -64,7 +65,7 @@ async fn read_topics(scheduler: &Scheduler) {
             None
         }
     };
-    for shard in scheduler.shards().all() {
+    for shard in operator.shards().all() {
         let counted = missing.as_ref().is_some_and(|missing| !missing.contains(shard.name()));
         shard.metrics().set_counted(counted);
     }
@@ -83,7 +84,7 @@ impl SharedRefresh {
     /// Waits for the refresh in flight, or for `read`, which goes on even when no scrape waits for it any more. A
     /// refresh that began a moment ago is used, too.
     fn join(&self, read: impl Future<Output = ()> + Send + 'static) -> RefreshFuture {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.lock();
         if let Some((begun, refreshed)) = &*last
             && (refreshed.peek().is_none() || begun.elapsed() < FRESH_FOR)
         {
@@ -95,7 +96,7 @@ impl SharedRefresh {
     }
 }
 
-fn set_topics(scheduler: &Scheduler, rows: &[TopicRow]) {
+fn set_topics(operator: &Operator, rows: &[TopicRow]) {
     let jobs: Vec<_> = rows
         .iter()
         .map(|row| {
@@ -118,7 +119,7 @@ fn set_topics(scheduler: &Scheduler, rows: &[TopicRow]) {
             oldest_ready_age: row.stats.oldest_ready,
         })
         .collect();
-    scheduler.metrics().set_topics(&gauges);
+    operator.metrics().set_topics(&gauges);
 }
 
 #[cfg(test)]

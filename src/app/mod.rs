@@ -123,7 +123,7 @@ impl App {
             topic_file::follow(path, policies, metrics)
         });
         let _topics = topics.map(|follow| AbortOnDropHandle::new(tokio::spawn(follow)));
-        let upkeep = quota_upkeep::run(scheduler.clone(), authenticator.clone());
+        let upkeep = quota_upkeep::run(scheduler.upkeep.clone(), authenticator.clone());
         let _upkeep = AbortOnDropHandle::new(tokio::spawn(upkeep));
         let addresses = (grpc_listener.address, http_listener.address);
         let (grpc_stop, http_stop) = (CancellationToken::new(), CancellationToken::new());

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::auth::quota::namespace_meter::READ_INTERVAL;
 use crate::auth::{Authenticator, NamespaceFigure, NamespaceMeters, NamespaceTable};
 use crate::domain::ShardName;
-use crate::scheduler::Scheduler;
+use crate::scheduler::Upkeep;
 use crate::shards::{Shard, Shards};
 
 /// Time that a shard rests behind each read of a figure, as a multiple of the read: all servers together read it for a
@@ -19,12 +19,12 @@ const REST: u32 = 9;
 type LastNumbers = HashMap<ShardName, HashMap<String, u64>>;
 
 /// Keeps the numbers up to date while there are identities.
-pub(super) async fn run(scheduler: Scheduler, authenticator: Authenticator) {
+pub(super) async fn run(upkeep: Upkeep, authenticator: Authenticator) {
     let Some(namespaces) = authenticator.namespaces() else { return };
-    let servers = follow_servers(scheduler.shards(), &authenticator);
+    let servers = follow_servers(upkeep.shards(), &authenticator);
     // Each by itself: the bytes of many jobs take long to read, and waiting jobs do not wait for them.
     let [waiting, stored] =
-        NamespaceFigure::ALL.map(|figure| follow_namespaces(&scheduler, namespaces, figure));
+        NamespaceFigure::ALL.map(|figure| follow_namespaces(&upkeep, namespaces, figure));
     tokio::join!(servers, waiting, stored);
 }
 
@@ -41,16 +41,12 @@ async fn follow_servers(shards: &Shards, authenticator: &Authenticator) {
 }
 
 /// Reads a figure of the namespaces with a quota of it while there are any, about once a second, and when a job needs it.
-async fn follow_namespaces(
-    scheduler: &Scheduler,
-    namespaces: &NamespaceMeters,
-    figure: NamespaceFigure,
-) {
+async fn follow_namespaces(upkeep: &Upkeep, namespaces: &NamespaceMeters, figure: NamespaceFigure) {
     let mut last = LastNumbers::new();
     loop {
         let table = namespaces.wait_for_any(figure).await;
         let next = Instant::now() + READ_INTERVAL;
-        read_namespaces(scheduler, namespaces, (&table, figure), &mut last).await;
+        read_namespaces(upkeep, namespaces, (&table, figure), &mut last).await;
         tokio::select! {
             () = tokio::time::sleep_until(next) => {}
             () = namespaces.read_wanted(figure) => {}
@@ -59,16 +55,16 @@ async fn follow_namespaces(
 }
 
 async fn read_namespaces(
-    scheduler: &Scheduler,
+    upkeep: &Upkeep,
     namespaces: &NamespaceMeters,
     (table, figure): (&NamespaceTable, NamespaceFigure),
     last: &mut LastNumbers,
 ) {
     namespaces.begin_read(table, figure);
     let read = async |shard: &Shard| {
-        (shard.name().clone(), read_shard(scheduler, table, figure, shard).await)
+        (shard.name().clone(), read_shard(upkeep, table, figure, shard).await)
     };
-    let shards = scheduler.shards().all();
+    let shards = upkeep.shards().all();
     for (shard, numbers) in join_all(shards.iter().map(read)).await {
         // A shard that does not answer counts as it did last.
         if let Some(numbers) = numbers {
@@ -84,12 +80,12 @@ async fn read_namespaces(
 
 /// Returns a figure of namespaces on a shard; `None`: the shard does not answer, or does not know it.
 async fn read_shard(
-    scheduler: &Scheduler,
+    upkeep: &Upkeep,
     table: &NamespaceTable,
     figure: NamespaceFigure,
     shard: &Shard,
 ) -> Option<HashMap<String, u64>> {
-    let servers = u32::try_from(scheduler.shards().live_replicas()).unwrap_or(u32::MAX);
+    let servers = u32::try_from(upkeep.shards().live_replicas()).unwrap_or(u32::MAX);
     let rest = (REST + 1).saturating_mul(servers) - 1;
     let mut numbers = HashMap::new();
     for prefix in table.outermost(figure) {
@@ -103,11 +99,9 @@ async fn read_shard(
         };
         let read = match figure {
             NamespaceFigure::WaitingJobs => {
-                scheduler.count_waiting(shard, prefix, rest, add).await.map(|()| true)
+                upkeep.count_waiting(shard, prefix, rest, add).await.map(|()| true)
             }
-            NamespaceFigure::StoredBytes => {
-                scheduler.sum_stored_bytes(shard, prefix, rest, add).await
-            }
+            NamespaceFigure::StoredBytes => upkeep.sum_stored_bytes(shard, prefix, rest, add).await,
         };
         match read {
             Ok(true) => {}

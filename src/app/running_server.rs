@@ -54,11 +54,12 @@ impl RunningServer {
             streams_max: config.max_streams,
             stream_max_age: config.stream_max_age.unwrap_or(Duration::ZERO),
         };
-        let dispatcher = Dispatcher::spawn(scheduler.clone(), streams);
-        let refresh = gauges::refresh(scheduler.clone(), dispatcher.clone(), authenticator.clone());
+        let dispatcher = Dispatcher::spawn(scheduler.settler.clone(), streams);
+        let refresh =
+            gauges::refresh(scheduler.operator.clone(), dispatcher.clone(), authenticator.clone());
         let timers_stop = CancellationToken::new();
         let policies = scheduler.policies().follow(&timers_stop);
-        let timers = Timer::spawn(&scheduler, &timers_stop);
+        let timers = Timer::spawn(&scheduler.upkeep, &timers_stop);
         let health = grpc::GrpcHealth::new().await;
         let ready = readiness::ReadinessSender::new(Readiness::Starting);
         RunningServer {

@@ -9,23 +9,22 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::domain::Time;
-use crate::scheduler::Scheduler;
+use crate::scheduler::Settler;
 
-use super::adoption_queue::{ADOPTION_WAIT_MAX, AdoptionGate, AdoptionRequest};
-use super::orphan_release::BrokenStream;
-use super::shard_feed::ShardFeed;
-use super::stream::Stream;
-use super::stream_ledger::{StreamLease, StreamMode};
-use super::stream_registry::StreamRegistry;
-use super::{
-    Config, JobDelivery, StreamOpenError, StreamOptions, detach_leases, lease_adopter,
-    lease_events, lease_watch, lost_claims, orphan_release, pause_watch, replica_watcher,
-    return_queue,
-};
+use super::feed::claim_planner::ServedCounts;
+use super::feed::lost_claims;
+use super::feed::shard_feed::ShardFeed;
+use super::leases::orphan_release::BrokenStream;
+use super::streams::adoption_queue::{ADOPTION_WAIT_MAX, AdoptionGate, AdoptionRequest};
+use super::streams::ledger::{StreamLease, StreamMode};
+use super::streams::registry::StreamRegistry;
+use super::streams::return_queue;
+use super::streams::stream::Stream;
+use super::{Config, JobDelivery, StreamOpenError, StreamOptions, leases};
 
-/// Scheduler, stream registry and task groups of the dispatcher.
+/// Verbs about leases, stream registry and task groups of the dispatcher.
 pub(super) struct DispatchCore {
-    pub(super) scheduler: Scheduler,
+    pub(super) settler: Settler,
     pub(super) config: Config,
     pub(super) streams: Arc<StreamRegistry>,
     stream_slots: Arc<Semaphore>,
@@ -47,7 +46,7 @@ struct TaskGroup {
 impl DispatchCore {
     /// Starts the tasks of all shards.
     pub(super) fn spawn(
-        scheduler: Scheduler,
+        settler: Settler,
         config: Config,
         streams: Arc<StreamRegistry>,
     ) -> DispatchCore {
@@ -56,7 +55,7 @@ impl DispatchCore {
             runtime: Handle::current(),
             claiming: TaskGroup::default(),
             returning: TaskGroup::default(),
-            scheduler,
+            settler,
             config,
             streams,
         };
@@ -100,7 +99,7 @@ impl DispatchCore {
             return;
         }
         let over = self.streams.predecessors(stream);
-        let own = self.scheduler.replica().nonce;
+        let own = self.settler.replica().nonce;
         let elsewhere = stream.options().continues.filter(|named| named.owner != own);
         for adoptions in &self.streams.adoptions {
             for from in &over {
@@ -140,9 +139,9 @@ impl DispatchCore {
         // must wait for these tasks.
         let _pending = self.returning.tracker.token();
         for (shard, sent) in by_shard(self.streams.end_stream(stream)) {
-            let shard = self.scheduler.shards().all()[shard].clone();
+            let shard = self.settler.shards().all()[shard].clone();
             let detach =
-                detach_leases::run(shard, stream.stream_id(), sent, self.returning.stop.clone());
+                leases::detach::run(shard, stream.stream_id(), sent, self.returning.stop.clone());
             self.returning.tracker.spawn_on(detach, &self.runtime);
         }
     }
@@ -157,9 +156,10 @@ impl DispatchCore {
         let now = self.now();
         let broken = BrokenStream::of(stream, now);
         for (shard, sent) in by_shard(sent) {
-            let at = self.scheduler.shards().all()[shard].clone();
-            let (scheduler, stop) = (self.scheduler.clone(), self.claiming.stop.clone());
-            let orphans = orphan_release::release_of_stream(scheduler, at, sent, broken, stop);
+            let at = self.settler.shards().all()[shard].clone();
+            let (settler, stop) = (self.settler.clone(), self.claiming.stop.clone());
+            let orphans =
+                leases::orphan_release::release_of_stream(settler, at, sent, broken, stop);
             let (streams, stream) = (Arc::clone(&self.streams), Arc::clone(stream));
             let release = async move {
                 orphans.await;
@@ -171,7 +171,7 @@ impl DispatchCore {
 
     /// Updates the metrics of deliveries.
     pub(super) fn count_deliveries(&self, deliveries: &[JobDelivery], mode: &'static str) {
-        let metrics = self.scheduler.metrics();
+        let metrics = self.settler.metrics();
         for run in deliveries.chunk_by(|a, b| a.job.key.topic == b.job.key.topic) {
             let lags = run.iter().map(|delivery| delivery.lag);
             metrics.delivered(run[0].job.key.topic.as_str(), mode, lags);
@@ -184,15 +184,17 @@ impl DispatchCore {
     }
 
     pub(super) fn now(&self) -> Time {
-        self.scheduler.clock().now()
+        self.settler.clock().now()
     }
 
     fn spawn_tasks(&self) {
         let (claiming, returning) = (&self.claiming, &self.returning);
-        for shard in self.scheduler.shards().all() {
+        let served = Arc::<ServedCounts>::default();
+        for shard in self.settler.shards().all() {
             let (streams, stop) = (Arc::clone(&self.streams), claiming.stop.clone());
-            let (scheduler, shard) = (self.scheduler.clone(), shard.clone());
-            let lease_events = lease_events::run(shard.clone(), Arc::clone(&streams), stop.clone());
+            let (settler, shard) = (self.settler.clone(), shard.clone());
+            let lease_events =
+                leases::events::run(shard.clone(), Arc::clone(&streams), stop.clone());
             claiming.tracker.spawn(lease_events);
             let lost = Arc::default();
             claiming.tracker.spawn(lost_claims::run(
@@ -200,29 +202,35 @@ impl DispatchCore {
                 Arc::clone(&lost),
                 stop.clone(),
             ));
-            let feed =
-                ShardFeed::new(scheduler.clone(), shard.clone(), streams, lost, stop.clone());
+            let feed = ShardFeed::new(
+                settler.clone(),
+                shard.clone(),
+                streams,
+                Arc::clone(&served),
+                lost,
+                stop.clone(),
+            );
             claiming.tracker.spawn(feed.run());
-            claiming.tracker.spawn(replica_watcher::run(
-                scheduler.clone(),
+            claiming.tracker.spawn(leases::replica_watcher::run(
+                settler.clone(),
                 shard.clone(),
                 stop.clone(),
             ));
             let streams = Arc::clone(&self.streams);
-            claiming.tracker.spawn(lease_adopter::run(
-                scheduler.clone(),
+            claiming.tracker.spawn(leases::adopter::run(
+                settler.clone(),
                 shard.clone(),
                 streams,
                 stop,
             ));
             let waiting = Arc::clone(&self.streams.returns[shard.index()]);
             let stop = returning.stop.clone();
-            returning.tracker.spawn(return_queue::run(scheduler, shard, waiting, stop));
+            returning.tracker.spawn(return_queue::run(settler, shard, waiting, stop));
         }
-        let (scheduler, streams) = (self.scheduler.clone(), Arc::clone(&self.streams));
-        let (watched, held) = (scheduler.clone(), Arc::clone(&streams));
-        claiming.tracker.spawn(lease_watch::run(watched, held, claiming.stop.clone()));
-        claiming.tracker.spawn(pause_watch::run(scheduler, streams, claiming.stop.clone()));
+        let (settler, streams) = (self.settler.clone(), Arc::clone(&self.streams));
+        let (watched, held) = (settler.clone(), Arc::clone(&streams));
+        claiming.tracker.spawn(leases::watch::run(watched, held, claiming.stop.clone()));
+        claiming.tracker.spawn(leases::pause_watch::run(settler, streams, claiming.stop.clone()));
     }
 }
 

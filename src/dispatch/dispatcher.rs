@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use crate::domain::explain::HolderFacts;
 use crate::domain::{Token, TopicName};
-use crate::scheduler::{Scheduler, StreamListener};
+use crate::scheduler::{Settler, StreamListener};
 use crate::shards::Shard;
 
 use super::dispatch_core::DispatchCore;
-use super::pull::{self, PullHandover, PullOptions};
-use super::stream::StreamContext;
-use super::stream_ledger::StreamMode;
-use super::stream_registry::StreamRegistry;
-use super::topic_streams::topic_streams;
+use super::streams::ledger::StreamMode;
+use super::streams::registry::StreamRegistry;
+use super::streams::stream::StreamContext;
+use super::streams::topic_streams::topic_streams;
+use super::transport::pull::{self, PullHandover, PullOptions};
 use super::{Config, JobDelivery, Outbox, StreamOpenError, StreamOptions, TopicStream, WorkerInfo};
 
 /// Delivers the jobs of all shards to the streams and pulls of this replica. Cheap to clone.
@@ -25,27 +25,27 @@ pub struct Dispatcher {
 
 impl Dispatcher {
     /// Starts the feeds of all shards and the search for leases of previous runs and of silent replicas. Must be
-    /// called within a runtime, once per scheduler. Registers the dispatcher as the scheduler's listener for lease
+    /// called within a runtime, once per scheduler. Registers the dispatcher as its listener for lease
     /// events.
     #[must_use]
-    pub fn spawn(scheduler: Scheduler, config: Config) -> Dispatcher {
-        let shards = scheduler.shards().all();
+    pub fn spawn(settler: Settler, config: Config) -> Dispatcher {
+        let shards = settler.shards().all();
         let context = StreamContext {
-            clock: scheduler.clock().clone(),
-            metrics: scheduler.metrics().clone(),
-            owner: scheduler.replica().nonce,
+            clock: settler.clock().clone(),
+            metrics: settler.metrics().clone(),
+            owner: settler.replica().nonce,
             shards: shards.iter().map(|shard| shard.name().clone()).collect(),
             shared: shards.iter().any(Shard::is_shared),
         };
         let streams = Arc::new(StreamRegistry::new(context));
         let (hinted, asked) = (Arc::clone(&streams), Arc::clone(&streams));
-        scheduler.set_listener(StreamListener {
+        settler.set_listener(StreamListener {
             on_lease_event: Box::new(move |shard, hint| {
                 hinted.apply_lease_event(shard.index(), hint)
             }),
             credit: Box::new(move |stream| asked.credit(stream)),
         });
-        Dispatcher { core: Arc::new(DispatchCore::spawn(scheduler, config, streams)) }
+        Dispatcher { core: Arc::new(DispatchCore::spawn(settler, config, streams)) }
     }
 
     /// Opens a stream.

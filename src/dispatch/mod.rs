@@ -5,38 +5,26 @@
 //!   shard ◀─claim── shard_feed ──grant──▶ stream (ledger, credit) ──take──▶ outbox ──▶ transport
 //!     │                 ▲                    ▲          │
 //!     └──── events ─────┘                    │          ├─unsent─▶ return_queue ───unclaim──▶ shard
-//!   scheduler, lease_events ─▶ registry ─────┘          ├─broken─▶ orphan_release ─release──▶ shard
-//!                                                       └─ended──▶ detach_leases ──(keeps)──▶ shard
+//!   scheduler, leases::events ▶ registry ──┘          ├─broken─▶ orphan_release ─release──▶ shard
+//!                                                       └─ended──▶ detach ─────────(keeps)──▶ shard
 //! ```
 //!
-//! - `shard_feed`, `claim_request`, `topic_polls` and `claim_planner`: contents and time of the claims of a shard;
-//!   one claim per shard at a time
-//! - `stream_ledger`, `stream`, `stream_registry`: credit and outbox of one stream; all streams of this replica
-//! - `stream_mailbox`, `lost_claims`: streams that a feed has to update; claims whose responses were lost
-//! - `weighted_turns`: turns of the topics of a stream with weights
-//! - `outbox`, `pull`: the two ways out
-//! - `stream_lifetime`: ends a stream by age or idle time, whether its transport is polled or not
-//! - `lease_events`: changes of leases by other replicas
-//! - `return_queue`, `orphan_release`, `lease_watch`: leases that were not sent; leases of broken streams; leases
-//!   that expired or whose events may be lost
-//! - `pause_watch`: jobs that were paused while they waited for their transports
-//! - `silence_detector`, `replica_watcher`: replicas that are silent, so that all their streams are broken
+//! - `streams`: credit, leases and outgoing jobs of each stream, and the registry of all of them
+//! - `feed`: contents and time of the claims of a shard
+//! - `leases`: leases that move to another stream, expire, or go back
+//! - `transport`: the two ways out, streams and pulls
 //! - `dispatcher`, `dispatch_core`: the public handle, and the state that its parts share
-//! - `detach_leases`: leases that outlive their stream, because the server has ended it
-//! - `lease_adopter`, `adoption_queue`: moves leases to the worker's next stream
-//! - `topic_streams`: streams that could take a job of a topic, for operators
-//! - `check_timer`, `periodic_timer`: timers
 //!
 //! # How leases go from stream to stream
 //! A stream that is over, ended by the server or broken, stays in the registry with the leases that its worker holds.
-//! The worker's next stream names it, or comes by the same connection with the same worker id. `stream_registry` then
-//! makes that stream the successor, and `lease_adopter` moves the leases: first in the store, then in the ledgers. Of
+//! The worker's next stream names it, or comes by the same connection with the same worker id. `streams::registry` then
+//! makes that stream the successor, and `leases::adopter` moves the leases: first in the store, then in the ledgers. Of
 //! a broken stream only leases that were extended since the break are moved, because the others may never have
 //! arrived. A stream of another replica, or of a previous run of this one, is looked up in the store.
 //!
 //! # How credit comes back
-//! After the scheduler has written a settle, it sends a lease event to `stream_registry`; `lease_events` does the
-//! same for settles of other replicas. The registry finds the stream and locks its `stream_ledger`: this frees the
+//! After the scheduler has written a settle, it sends a lease event to `streams::registry`; `leases::events` does the
+//! same for settles of other replicas. The registry finds the stream and locks its `streams::ledger`: this frees the
 //! credit of the lease and returns whether feeds wait for credit. The code that settles does not depend on credit,
 //! and the code that counts credit does not depend on settles.
 //!
@@ -46,36 +34,14 @@
 //! - A job that its transport did not poll goes back, and counts neither as a failure nor as a delivery. So does a
 //!   job that a pull has taken, unless the last frame of the response was polled.
 
-mod adoption_queue;
-mod check_timer;
-mod claim_planner;
-mod claim_request;
-mod detach_leases;
 mod dispatch_core;
 mod dispatcher;
-mod lease_adopter;
-mod lease_events;
-mod lease_watch;
-mod lost_claims;
-mod orphan_release;
-mod outbox;
-mod pause_watch;
-mod periodic_timer;
-mod pull;
-mod replica_watcher;
-mod return_queue;
-mod shard_feed;
-mod silence_detector;
-mod stream;
-mod stream_ledger;
-mod stream_lifetime;
-mod stream_mailbox;
-mod stream_registry;
+mod feed;
+mod leases;
+mod streams;
 #[cfg(test)]
 mod tests;
-mod topic_polls;
-mod topic_streams;
-mod weighted_turns;
+mod transport;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,8 +52,8 @@ use crate::scheduler::RevokeReason;
 use crate::store::LeasedJob;
 
 pub use dispatcher::Dispatcher;
-pub use outbox::Outbox;
-pub use pull::{PullHandover, PullOptions};
+pub use transport::outbox::Outbox;
+pub use transport::pull::{PullHandover, PullOptions};
 
 /// Limits of the streams of this replica.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ use crate::domain::{GroupName, limit};
 use crate::pb;
 use crate::pb::admin_service_server::AdminService;
 use crate::rpc::Rpc;
-use crate::scheduler::{FoundJob, JobExplanation, Scheduler};
+use crate::scheduler::{FoundJob, JobExplanation, Operator};
 
 use super::ServerFacts;
 use super::access::CallAccess;
@@ -45,7 +45,7 @@ const FULL_PAGES_MAX: usize = 4;
 
 /// Handler of `AdminService`.
 pub(super) struct AdminHandler {
-    scheduler: Scheduler,
+    operator: Operator,
     dispatcher: Dispatcher,
     about: ServerFacts,
     full_pages: Semaphore,
@@ -56,18 +56,18 @@ pub(super) struct AdminHandler {
 impl AdminHandler {
     /// Creates the handler on top of these parts.
     pub(super) fn new(
-        scheduler: Scheduler,
+        operator: Operator,
         dispatcher: Dispatcher,
         about: ServerFacts,
     ) -> AdminHandler {
-        AdminHandler { scheduler, dispatcher, about, full_pages: Semaphore::new(FULL_PAGES_MAX) }
+        AdminHandler { operator, dispatcher, about, full_pages: Semaphore::new(FULL_PAGES_MAX) }
     }
 
     /// Returns the facts about a job that was read, with those about the streams of this server.
     fn facts(&self, access: &CallAccess, found: FoundJob) -> ExplainFacts {
         let FoundJob { explained, ageing, attempts_max, other_servers } = found;
         let job = &explained.job;
-        let policy = self.scheduler.policies().of_topic(&job.key.topic);
+        let policy = self.operator.policies().of_topic(&job.key.topic);
         let group = &job.spec.group;
         let note = policy.as_ref().and_then(|policy| policy.paused_groups.get(group).cloned());
         let group_paused = note.map(|note| GroupPause {
@@ -80,7 +80,7 @@ impl AdminHandler {
             true => self.dispatcher.topic_streams(&job.key.topic, explained.bytes),
             false => Vec::new(),
         };
-        let nonce = self.scheduler.replica().nonce;
+        let nonce = self.operator.replica().nonce;
         let own = explained.lease.filter(|lease| lease.stream.owner == nonce);
         let holder = own.and_then(|lease| self.dispatcher.holder(lease.stream.stream, lease.token));
         let workers = access.to(Rpc::ListWorkers);
@@ -120,7 +120,7 @@ impl AdminService for AdminHandler {
             ReadView::Full => self.full_pages.acquire().await.ok(),
             _ => None,
         };
-        let read = |piece| self.scheduler.list_jobs(piece);
+        let read = |piece| self.operator.list_jobs(piece);
         let page = jobs_page(asked, view, read).await.map_err(RpcError::of_read)?;
         let token =
             page.next.map(|places| list::to_jobs_token(list::jobs_query(&request), &places));
@@ -147,10 +147,10 @@ impl AdminService for AdminHandler {
             enqueue.touch(target).map_err(|error| error.with_field("target_topic"))?;
             access.touch_payloads(&redrive.topic)?;
         }
-        if self.scheduler.topic(redrive.topic.clone()).await?.is_none() {
+        if self.operator.topic(redrive.topic.clone()).await?.is_none() {
             return Err(RpcError::topic_not_found(&redrive.topic).into());
         }
-        let done = self.scheduler.redrive(redrive, until).await?;
+        let done = self.operator.redrive(redrive, until).await?;
         Ok(Response::new(pb::RedriveJobsResponse {
             redriven_count: to_int64(done.redriven),
             skipped_count: to_int64(done.skipped),
@@ -165,7 +165,7 @@ impl AdminService for AdminHandler {
         let access = CallAccess::of(request.extensions(), Rpc::ExplainJob)?;
         let key = explain::explain_job(&request.into_inner())?;
         access.touch_job(&key)?;
-        let found = self.scheduler.explain(key.clone()).await.map_err(RpcError::of_read)?;
+        let found = self.operator.explain(key.clone()).await.map_err(RpcError::of_read)?;
         let (job, reasons) = match found.ok_or_else(|| RpcError::job_not_found(&key))? {
             JobExplanation::Found(found) => {
                 let facts = self.facts(&access, *found);
@@ -198,7 +198,7 @@ impl AdminService for AdminHandler {
         if let Some(topic) = topic {
             workers.retain(|worker| subscribes_to(&worker.topics, &topic));
         }
-        let replica = &self.scheduler.replica().name;
+        let replica = &self.operator.replica().name;
         let workers = workers.into_iter().map(|worker| to_worker(worker, replica)).collect();
         Ok(Response::new(pb::ListWorkersResponse { workers }))
     }
@@ -207,7 +207,7 @@ impl AdminService for AdminHandler {
         &self,
         _: Request<pb::ListShardsRequest>,
     ) -> Result<Response<pb::ListShardsResponse>, Status> {
-        let infos = self.scheduler.shard_infos().await;
+        let infos = self.operator.shard_infos().await;
         let mut shards: Vec<_> = infos.into_iter().map(to_shard).collect();
         shards.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(Response::new(pb::ListShardsResponse { shards }))
@@ -221,7 +221,7 @@ impl AdminService for AdminHandler {
         let access = CallAccess::of(request.extensions(), Rpc::SetShardState)?;
         let (name, state) = shard::set_shard_state(&request.into_inner())?;
         access.note_shard(name.as_str());
-        let set = self.scheduler.set_shard_state(name, state, until).await;
+        let set = self.operator.set_shard_state(name, state, until).await;
         let set = set.map_err(RpcError::from)?;
         Ok(Response::new(pb::SetShardStateResponse { shard: Some(to_shard(set)) }))
     }
@@ -231,17 +231,17 @@ impl AdminService for AdminHandler {
         _: Request<pb::GetServerInfoRequest>,
     ) -> Result<Response<pb::GetServerInfoResponse>, Status> {
         let limits = limit::all().into_iter().map(|(name, value)| (name.to_owned(), value));
-        let durability = self.scheduler.durability().map(to_durability);
+        let durability = self.operator.durability().map(to_durability);
         Ok(Response::new(pb::GetServerInfoResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            replica: self.scheduler.replica().name.clone(),
+            replica: self.operator.replica().name.clone(),
             store: self.about.store.to_owned(),
             features: FEATURES.map(str::to_owned).into(),
             start_time: Some(to_timestamp(self.about.start_time)),
-            server_time: Some(to_timestamp(self.scheduler.clock().now())),
+            server_time: Some(to_timestamp(self.operator.clock().now())),
             limits: limits.collect(),
             durability: durability.unwrap_or_default().into(),
-            unreachable_shards: self.scheduler.unreachable(),
+            unreachable_shards: self.operator.unreachable(),
         }))
     }
 }

@@ -177,22 +177,23 @@ impl GrpcServer {
             metrics,
         );
         let queue = queue_service::QueueHandler::new(
-            scheduler.clone(),
+            scheduler.producer,
+            scheduler.settler,
             dispatcher.clone(),
             tracer,
             authenticator.clone(),
         );
         let topics = topic_service::TopicsHandler::new(
-            scheduler.clone(),
+            scheduler.operator.clone(),
             dispatcher.clone(),
             authenticator.clone(),
         );
         let scaler = scaler_service::ScalerHandler::new(
-            scheduler.clone(),
+            scheduler.operator.clone(),
             dispatcher.clone(),
             authenticator,
         );
-        let admin = admin_service::AdminHandler::new(scheduler, dispatcher, about);
+        let admin = admin_service::AdminHandler::new(scheduler.operator, dispatcher, about);
         let routes = Routes::new(sized!(QueueServer::new(queue)))
             .add_service(sized!(TopicServer::new(topics)))
             .add_service(sized!(AdminServer::new(admin)))

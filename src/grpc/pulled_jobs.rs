@@ -1,6 +1,6 @@
 //! Jobs in the answer of a Pull, until its last frame is taken.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use crate::dispatch::PullHandover;
 use crate::trace::DeliverySpan;
@@ -24,7 +24,7 @@ impl PulledJobs {
     /// Confirms that the answer was sent.
     pub(super) fn confirm(&self) {
         self.handover.confirm();
-        let spans = std::mem::take(&mut *self.spans.lock().unwrap_or_else(PoisonError::into_inner));
+        let spans = std::mem::take(&mut *self.spans.lock());
         spans.into_iter().for_each(DeliverySpan::record);
     }
 }

@@ -24,7 +24,7 @@ use crate::log_limiter::LogLimiter;
 use crate::pb;
 use crate::pb::queue_service_server::QueueService;
 use crate::rpc::Rpc;
-use crate::scheduler::{AcceptedJob, AckItem, Draft, EnqueueError, Scheduler, WriteTerms};
+use crate::scheduler::{AcceptedJob, AckItem, Draft, EnqueueError, Producer, Settler, WriteTerms};
 use crate::trace::{CallSpan, SpanJob, Tracer};
 
 use super::access::CallAccess;
@@ -38,7 +38,8 @@ use super::stream_messages::StreamMessages;
 
 /// Handler of `QueueService`.
 pub(super) struct QueueHandler {
-    scheduler: Scheduler,
+    producer: Producer,
+    settler: Settler,
     dispatcher: Dispatcher,
     tracer: Tracer,
     authenticator: Authenticator,
@@ -57,18 +58,19 @@ type RpcResult<T> = Result<Response<T>, Status>;
 impl QueueHandler {
     /// Creates the handler on top of these parts.
     pub(super) fn new(
-        scheduler: Scheduler,
+        producer: Producer,
+        settler: Settler,
         dispatcher: Dispatcher,
         tracer: Tracer,
         authenticator: Authenticator,
     ) -> QueueHandler {
         let forged_log = LogLimiter::new("forged receipts", FORGED_LOG_EVERY);
-        QueueHandler { scheduler, dispatcher, tracer, authenticator, forged_log }
+        QueueHandler { producer, settler, dispatcher, tracer, authenticator, forged_log }
     }
 
     /// Returns the context of new jobs; `own`: the `traceparent` of the call's span, if the call is recorded.
     fn context<'a>(&self, metadata: &'a MetadataMap, own: Option<&'a str>) -> SpecContext<'a> {
-        SpecContext { now: self.scheduler.clock().now(), trace: trace(metadata, own) }
+        SpecContext { now: self.producer.clock().now(), trace: trace(metadata, own) }
     }
 
     /// Splits the items of a call into those that its caller may settle and the receipts for its answer. Forged receipts
@@ -109,14 +111,14 @@ impl QueueHandler {
             let draft = draft?;
             access.touch(&draft.topic)?;
             may_move(access, &draft, "retry.crash_topic")?;
-            topic_limits::check_job(self.scheduler.policies(), FieldPath::ROOT, &draft)?;
+            topic_limits::check_job(self.producer.policies(), FieldPath::ROOT, &draft)?;
             Ok(draft)
         };
         let slots: Vec<_> =
             batch.drafts.into_iter().map(|draft| slot(allowed(draft), &mut drafts)).collect();
         let admitted = AdmittedJobs::admit(&self.authenticator, access.caller(), &drafts).await?;
         let written =
-            self.scheduler.enqueue(drafts, WriteTerms::of_call(batch.durability, until)).await;
+            self.producer.enqueue(drafts, WriteTerms::of_call(batch.durability, until)).await;
         admitted.written(&written);
         let mut written = written.into_iter();
         let result = |slot| match slot {
@@ -143,12 +145,12 @@ impl QueueService for QueueHandler {
         access.touch(&draft.topic).map_err(|error| error.with_field("job.topic"))?;
         may_move(&access, &draft, "job.retry.crash_topic")?;
         let path = FieldPath::ROOT.field("job");
-        topic_limits::check_job(self.scheduler.policies(), path, &draft)?;
+        topic_limits::check_job(self.producer.policies(), path, &draft)?;
         let topic = span.map(|_| draft.topic.clone());
         let drafts = vec![draft];
         let admitted = AdmittedJobs::admit(&self.authenticator, access.caller(), &drafts).await?;
         let terms = WriteTerms::of_call(asked, write_deadline(&extensions));
-        let mut written = self.scheduler.enqueue(drafts, terms).await;
+        let mut written = self.producer.enqueue(drafts, terms).await;
         admitted.written(&written);
         match written.pop() {
             Some(Ok(enqueued)) => {
@@ -187,7 +189,7 @@ impl QueueService for QueueHandler {
         let (key, view) = job::get(&request)?;
         access.touch_job(&key)?;
         let view = access.view(&key.topic, view, request.view)?;
-        let found = self.scheduler.get(key.clone(), view == ReadView::Full).await;
+        let found = self.producer.get(key.clone(), view == ReadView::Full).await;
         let found = found.map_err(RpcError::of_read)?;
         let found = found.ok_or_else(|| RpcError::job_not_found(&key))?;
         Ok(Response::new(pb::GetResponse { job: Some(job::to_job(found, view)) }))
@@ -198,7 +200,7 @@ impl QueueService for QueueHandler {
         let access = CallAccess::of(request.extensions(), Rpc::Delete)?;
         let (key, allow_missing) = job::delete(&request.into_inner())?;
         let previous = match access.touch_job(&key) {
-            Ok(()) => self.scheduler.delete(key.clone(), until).await?,
+            Ok(()) => self.producer.delete(key.clone(), until).await?,
             Err(error) if error.is_not_found() => None,
             Err(error) => return Err(error.into()),
         };
@@ -213,12 +215,12 @@ impl QueueService for QueueHandler {
         &self,
         request: Request<pb::RescheduleRequest>,
     ) -> RpcResult<pb::RescheduleResponse> {
-        let (now, until) = (self.scheduler.clock().now(), write_deadline(request.extensions()));
+        let (now, until) = (self.producer.clock().now(), write_deadline(request.extensions()));
         let access = CallAccess::of(request.extensions(), Rpc::Reschedule)?;
         let RescheduleCall { key, due, priority } =
             reschedule::reschedule(request.into_inner(), now)?;
         access.touch_job(&key)?;
-        match self.scheduler.reschedule(key.clone(), due, priority, until).await? {
+        match self.producer.reschedule(key.clone(), due, priority, until).await? {
             Ok(Some(moved)) => {
                 let job = Some(job::to_job(moved, ReadView::Basic));
                 Ok(Response::new(pb::RescheduleResponse { job }))
@@ -244,12 +246,12 @@ impl QueueService for QueueHandler {
         let ends = async move { authenticator.ended(&caller).await };
         let outbox = self.dispatcher.open_until(options, ends)?;
         info.stream_id = outbox.stream_id();
-        info.replica.clone_from(&self.scheduler.replica().name);
-        info.server_time = Some(time::to_timestamp(self.scheduler.clock().now()));
+        info.replica.clone_from(&self.producer.replica().name);
+        info.server_time = Some(time::to_timestamp(self.producer.clock().now()));
         let ends = StreamCut(outbox.reset_token());
         let mut answer = Response::new(StreamMessages::new(
             outbox,
-            self.scheduler.clone(),
+            (*self.settler).clone(),
             (self.tracer.clone(), worker_id),
             info,
             slot,
@@ -280,8 +282,8 @@ impl QueueService for QueueHandler {
         }
         let span = |job| delivery_span(&self.tracer, job, &worker_id);
         let pulled = PulledJobs::new(handover, deliveries.iter().filter_map(span).collect());
-        let policy = |topic: &_, over: Option<&_>| self.scheduler.retry_policy(topic, over);
-        let key = |shard: &_| self.scheduler.receipt_key(shard);
+        let policy = |topic: &_, over: Option<&_>| self.producer.retry_policy(topic, over);
+        let key = |shard: &_| self.settler.receipt_key(shard);
         let deliveries = deliveries.into_iter().map(|d| to_delivery(d, policy, key)).collect();
         let mut response = Response::new(pb::PullResponse { deliveries });
         response.extensions_mut().insert(Arc::new(pulled));
@@ -293,14 +295,14 @@ impl QueueService for QueueHandler {
         let span = extensions.get::<CallSpan>();
         let own = span.map(CallSpan::traceparent);
         let access = CallAccess::of(&extensions, Rpc::Ack)?;
-        let key = |shard: &_| self.scheduler.receipt_key(shard);
+        let key = |shard: &_| self.settler.receipt_key(shard);
         let items = settle::ack(request, self.context(&metadata, own.as_deref()), key)?;
         may_follow_up(&access, &items)?;
-        topic_limits::check_follow_ups(self.scheduler.policies(), items.valid())?;
+        topic_limits::check_follow_ups(self.producer.policies(), items.valid())?;
         let (items, receipts) = self.settled(&access, items, |item| &item.receipt);
         describe_settles(span, items.iter().map(|item| &item.receipt));
         let follow_ups = FollowUps::take(&self.authenticator, access.caller(), &items);
-        let results = self.scheduler.ack(items).await;
+        let results = self.settler.ack(items).await;
         follow_ups.written(&results);
         let failures = receipts.failures(results);
         Ok(Response::new(pb::AckResponse { failures }))
@@ -309,10 +311,10 @@ impl QueueService for QueueHandler {
     async fn nack(&self, request: Request<pb::NackRequest>) -> RpcResult<pb::NackResponse> {
         let (_, extensions, request) = request.into_parts();
         let access = CallAccess::of(&extensions, Rpc::Nack)?;
-        let items = settle::nack(request, |shard| self.scheduler.receipt_key(shard))?;
+        let items = settle::nack(request, |shard| self.settler.receipt_key(shard))?;
         let (items, receipts) = self.settled(&access, items, |item| &item.receipt);
         describe_settles(extensions.get(), items.iter().map(|item| &item.receipt));
-        let failures = receipts.failures(self.scheduler.nack(items).await);
+        let failures = receipts.failures(self.settler.nack(items).await);
         Ok(Response::new(pb::NackResponse { failures }))
     }
 
@@ -320,10 +322,10 @@ impl QueueService for QueueHandler {
         let (_, extensions, request) = request.into_parts();
         let until = write_deadline(&extensions);
         let access = CallAccess::of(&extensions, Rpc::Extend)?;
-        let items = settle::extend(request, |shard| self.scheduler.receipt_key(shard))?;
+        let items = settle::extend(request, |shard| self.settler.receipt_key(shard))?;
         let (items, receipts) = self.settled(&access, items, |item| &item.receipt);
         describe_settles(extensions.get(), items.iter().map(|item| &item.receipt));
-        let failures = receipts.failures(self.scheduler.extend(items, until).await);
+        let failures = receipts.failures(self.settler.extend(items, until).await);
         Ok(Response::new(pb::ExtendResponse { failures }))
     }
 }

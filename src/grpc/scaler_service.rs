@@ -17,7 +17,7 @@ use crate::keda::{
     GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IsActiveResponse, ScaledObjectRef,
 };
 use crate::rpc::Rpc;
-use crate::scheduler::Scheduler;
+use crate::scheduler::Operator;
 
 use super::access::CallAccess;
 use super::status::RpcError;
@@ -28,14 +28,14 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Handler of `ExternalScaler`.
 pub(super) struct ScalerHandler {
-    scheduler: Scheduler,
+    operator: Operator,
     dispatcher: Dispatcher,
     authenticator: Authenticator,
 }
 
 /// Watches for changes of whether there is work.
 struct ActivityWatch {
-    scheduler: Scheduler,
+    operator: Operator,
     dispatcher: Dispatcher,
     settings: ScalerSettings,
     checks: Interval,
@@ -49,11 +49,11 @@ struct ActivityWatch {
 impl ScalerHandler {
     /// Creates the handler on top of these parts.
     pub(super) fn new(
-        scheduler: Scheduler,
+        operator: Operator,
         dispatcher: Dispatcher,
         authenticator: Authenticator,
     ) -> ScalerHandler {
-        ScalerHandler { scheduler, dispatcher, authenticator }
+        ScalerHandler { operator, dispatcher, authenticator }
     }
 }
 
@@ -66,7 +66,7 @@ impl ExternalScaler for ScalerHandler {
         request: Request<ScaledObjectRef>,
     ) -> Result<Response<IsActiveResponse>, Status> {
         let settings = settings(request.extensions(), Rpc::IsActive, Some(request.get_ref()))?;
-        let result = jobs(&self.scheduler, &settings).await? > 0;
+        let result = jobs(&self.operator, &settings).await? > 0;
         Ok(Response::new(IsActiveResponse { result }))
     }
 
@@ -82,9 +82,9 @@ impl ExternalScaler for ScalerHandler {
         let ended = Box::pin(async move { authenticator.ended(&caller).await });
         let mut checks = interval(CHECK_INTERVAL);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (scheduler, dispatcher) = (self.scheduler.clone(), self.dispatcher.clone());
+        let (operator, dispatcher) = (self.operator.clone(), self.dispatcher.clone());
         let watch =
-            ActivityWatch { scheduler, dispatcher, settings, checks, sent: None, _slot: slot };
+            ActivityWatch { operator, dispatcher, settings, checks, sent: None, _slot: slot };
         let changes = stream::unfold(watch, async |mut watch| {
             let result = watch.next_change().await?;
             Some((Ok(IsActiveResponse { result }), watch))
@@ -106,7 +106,7 @@ impl ExternalScaler for ScalerHandler {
     ) -> Result<Response<GetMetricsResponse>, Status> {
         let scaled = request.get_ref().scaled_object_ref.as_ref();
         let settings = settings(request.extensions(), Rpc::GetMetrics, scaled)?;
-        Ok(Response::new(scaler::to_metric_value(jobs(&self.scheduler, &settings).await?)))
+        Ok(Response::new(scaler::to_metric_value(jobs(&self.operator, &settings).await?)))
     }
 }
 
@@ -121,7 +121,7 @@ impl ActivityWatch {
             if self.dispatcher.is_draining() {
                 return None;
             }
-            let Ok(jobs) = jobs(&self.scheduler, &self.settings).await else { continue };
+            let Ok(jobs) = jobs(&self.operator, &self.settings).await else { continue };
             let is_active = jobs > 0;
             if self.sent.replace(is_active) != Some(is_active) {
                 return Some(is_active);
@@ -142,7 +142,7 @@ fn settings(
     Ok(settings)
 }
 
-async fn jobs(scheduler: &Scheduler, settings: &ScalerSettings) -> Result<u64, RpcError> {
+async fn jobs(operator: &Operator, settings: &ScalerSettings) -> Result<u64, RpcError> {
     let topics = settings.topics.clone();
-    scheduler.workload(topics, settings.due_within).await.map_err(RpcError::of_read)
+    operator.workload(topics, settings.due_within).await.map_err(RpcError::of_read)
 }

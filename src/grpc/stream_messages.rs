@@ -12,7 +12,7 @@ use crate::auth::StreamSlot;
 use crate::contract::delivery::to_stream_response;
 use crate::dispatch::{JobDelivery, Outbox, StreamBatch};
 use crate::pb;
-use crate::scheduler::Scheduler;
+use crate::scheduler::Core;
 use crate::trace::{DeliverySpan, Tracer};
 
 use super::delivery_spans::delivery_span;
@@ -22,7 +22,7 @@ pin_project! {
     pub(super) struct StreamMessages {
         #[pin]
         outbox: Outbox,
-        scheduler: Scheduler,
+        core: Core,
         tracer: Tracer,
         worker_id: Arc<str>,
         info: Option<pb::StreamInfo>,
@@ -36,12 +36,12 @@ impl StreamMessages {
     /// Creates the messages of a stream that was just opened, and that holds `slot` until its end.
     pub(super) fn new(
         outbox: Outbox,
-        scheduler: Scheduler,
+        core: Core,
         (tracer, worker_id): (Tracer, Arc<str>),
         info: pb::StreamInfo,
         slot: Option<StreamSlot>,
     ) -> StreamMessages {
-        StreamMessages { outbox, scheduler, tracer, worker_id, info: Some(info), slot }
+        StreamMessages { outbox, core, tracer, worker_id, info: Some(info), slot }
     }
 }
 
@@ -62,8 +62,8 @@ impl Stream for StreamMessages {
         batch.deliveries.iter().filter_map(span).for_each(DeliverySpan::record);
         let message = to_stream_response(
             batch,
-            |topic, over| this.scheduler.retry_policy(topic, over),
-            |shard| this.scheduler.receipt_key(shard),
+            |topic, over| this.core.retry_policy(topic, over),
+            |shard| this.core.receipt_key(shard),
         );
         Poll::Ready(Some(Ok(pb::StreamResponse { info: this.info.take(), ..message })))
     }

@@ -15,7 +15,7 @@ use crate::pb;
 use crate::pb::topic_service_server::TopicService;
 use crate::policies::{ChangedPolicy, PolicyChangeError, SettingsRoom};
 use crate::rpc::Rpc;
-use crate::scheduler::{GroupRows, Scheduler, TopicChange, TopicRow};
+use crate::scheduler::{GroupRows, Operator, TopicChange, TopicRow};
 
 use super::access::CallAccess;
 use super::layers::write_deadline;
@@ -26,7 +26,7 @@ const LIST_READS_MAX: usize = 32;
 
 /// Handler of `TopicService`.
 pub(super) struct TopicsHandler {
-    scheduler: Scheduler,
+    operator: Operator,
     dispatcher: Dispatcher,
     authenticator: Authenticator,
 }
@@ -36,11 +36,11 @@ pub(super) struct TopicsHandler {
 impl TopicsHandler {
     /// Creates the handler on top of these parts.
     pub(super) fn new(
-        scheduler: Scheduler,
+        operator: Operator,
         dispatcher: Dispatcher,
         authenticator: Authenticator,
     ) -> TopicsHandler {
-        TopicsHandler { scheduler, dispatcher, authenticator }
+        TopicsHandler { operator, dispatcher, authenticator }
     }
 
     /// Returns the room for the settings of a topic.
@@ -52,7 +52,7 @@ impl TopicsHandler {
 
     async fn row(&self, access: &CallAccess, name: TopicName) -> Result<TopicRow, Status> {
         access.touch_existing(&name)?;
-        let row = self.scheduler.topic(name.clone()).await.map_err(RpcError::of_read)?;
+        let row = self.operator.topic(name.clone()).await.map_err(RpcError::of_read)?;
         row.ok_or_else(|| RpcError::topic_not_found(&name).into())
     }
 
@@ -71,9 +71,9 @@ impl TopicsHandler {
             }
             RpcError::of_topic(error, name)
         })?;
-        let (view, now) = (self.scheduler.policies().view(), self.scheduler.clock().now());
+        let (view, now) = (self.operator.policies().view(), self.operator.clock().now());
         // The topic may be older than its policy. The change is done, whether or not that can be read.
-        let row = self.scheduler.topic(name.clone()).await.ok().flatten();
+        let row = self.operator.topic(name.clone()).await.ok().flatten();
         let created = row.map_or(policy.create_time, |row| row.topic.create_time);
         let topic = topic_policy::to_topic(name, created, &view, now);
         Ok((topic, missing))
@@ -102,7 +102,7 @@ impl TopicsHandler {
             let read = match part {
                 TopicPattern::Prefix(prefix) => {
                     let after = place.as_ref().and_then(|place| place.after(&prefix));
-                    self.scheduler.topics(&prefix, after.cloned(), wanted).await
+                    self.operator.topics(&prefix, after.cloned(), wanted).await
                 }
                 TopicPattern::Exact(name) => {
                     let mut names = vec![name];
@@ -112,7 +112,7 @@ impl TopicsHandler {
                     {
                         names.push(name);
                     }
-                    self.scheduler.topics_named(names).await
+                    self.operator.topics_named(names).await
                 }
             };
             rows.extend(read.map_err(RpcError::of_read)?);
@@ -138,7 +138,7 @@ impl TopicService for TopicsHandler {
         access.touch(&name).map_err(|error| error.with_field("topic.name"))?;
         may_move(&access, &name, &settings)?;
         let room = self.room(&name);
-        let changed = self.scheduler.create_topic(name.clone(), settings, etag, room, until).await;
+        let changed = self.operator.create_topic(name.clone(), settings, etag, room, until).await;
         let (topic, unreachable_shards) = self.changed(&access, &name, changed).await?;
         Ok(Response::new(pb::CreateTopicResponse { topic: Some(topic), unreachable_shards }))
     }
@@ -158,7 +158,7 @@ impl TopicService for TopicsHandler {
         .map_err(|error| error.with_field("topic.name"))?;
         may_move(&access, &name, &update.settings)?;
         let (terms, room) = ((update.etag, update.allow_missing), self.room(&name));
-        let changed = self.scheduler.update_topic(name.clone(), change, terms, room, until).await;
+        let changed = self.operator.update_topic(name.clone(), change, terms, room, until).await;
         let (topic, unreachable_shards) = self.changed(&access, &name, changed).await?;
         Ok(Response::new(pb::UpdateTopicResponse { topic: Some(topic), unreachable_shards }))
     }
@@ -171,7 +171,7 @@ impl TopicService for TopicsHandler {
         let access = CallAccess::of(request.extensions(), Rpc::DeleteTopic)?;
         let TopicDeletion { name, force, etag } = topic_policy::delete_topic(request.into_inner())?;
         access.touch_existing(&name)?;
-        let deleted = self.scheduler.delete_topic(name.clone(), (etag, force), until).await;
+        let deleted = self.operator.delete_topic(name.clone(), (etag, force), until).await;
         let unreachable_shards = deleted.map_err(|error| RpcError::of_topic(error, &name))?;
         Ok(Response::new(pb::DeleteTopicResponse { unreachable_shards }))
     }
@@ -180,11 +180,11 @@ impl TopicService for TopicsHandler {
         &self,
         request: Request<pb::PauseTopicRequest>,
     ) -> Result<Response<pb::PauseTopicResponse>, Status> {
-        let (now, until) = (self.scheduler.clock().now(), write_deadline(request.extensions()));
+        let (now, until) = (self.operator.clock().now(), write_deadline(request.extensions()));
         let access = CallAccess::of(request.extensions(), Rpc::PauseTopic)?;
         let (name, pause) = topic_policy::pause_topic(request.into_inner(), now)?;
         access.touch_existing(&name)?;
-        let changed = self.scheduler.set_topic_pause(name.clone(), Some(pause), until).await;
+        let changed = self.operator.set_topic_pause(name.clone(), Some(pause), until).await;
         let (topic, unreachable_shards) = self.changed(&access, &name, changed).await?;
         Ok(Response::new(pb::PauseTopicResponse { topic: Some(topic), unreachable_shards }))
     }
@@ -197,7 +197,7 @@ impl TopicService for TopicsHandler {
         let access = CallAccess::of(request.extensions(), Rpc::ResumeTopic)?;
         let name = topic_policy::resume_topic(&request.into_inner())?;
         access.touch_existing(&name)?;
-        let changed = self.scheduler.set_topic_pause(name.clone(), None, until).await;
+        let changed = self.operator.set_topic_pause(name.clone(), None, until).await;
         let (topic, unreachable_shards) = self.changed(&access, &name, changed).await?;
         Ok(Response::new(pb::ResumeTopicResponse { topic: Some(topic), unreachable_shards }))
     }
@@ -208,7 +208,7 @@ impl TopicService for TopicsHandler {
     ) -> Result<Response<pb::GetTopicResponse>, Status> {
         let access = CallAccess::of(request.extensions(), Rpc::GetTopic)?;
         let row = self.row(&access, topic::get_topic(&request.into_inner())?).await?;
-        let (view, now) = (self.scheduler.policies().view(), self.scheduler.clock().now());
+        let (view, now) = (self.operator.policies().view(), self.operator.clock().now());
         let topic = Some(to_topic(&row.topic, &view, now));
         Ok(Response::new(pb::GetTopicResponse { topic }))
     }
@@ -223,7 +223,7 @@ impl TopicService for TopicsHandler {
         let (rows, next) = self.shown_rows(&access, page).await?;
         let token = next.map(|place| list::to_topics_token(&prefix, &place));
         let streams = StreamCounts::of(self.dispatcher.workers());
-        let (view, now) = (self.scheduler.policies().view(), self.scheduler.clock().now());
+        let (view, now) = (self.operator.policies().view(), self.operator.clock().now());
         let rows = rows.into_iter();
         let topics = rows.map(|row| to_topic_summary(row, &streams, &view, now)).collect();
         let next_page_token = token.unwrap_or_default();
@@ -248,11 +248,11 @@ impl TopicService for TopicsHandler {
         let access = CallAccess::of(request.extensions(), Rpc::PurgeTopic)?;
         let purge = purge::purge_topic(&request.into_inner())?;
         access.touch_existing(&purge.topic)?;
-        if self.scheduler.topic(purge.topic.clone()).await?.is_none() {
+        if self.operator.topic(purge.topic.clone()).await?.is_none() {
             return Err(RpcError::topic_not_found(&purge.topic).into());
         }
         let is_dry = purge.dry_run;
-        let done = self.scheduler.purge(purge, until).await?;
+        let done = self.operator.purge(purge, until).await?;
         if !is_dry {
             access.note_jobs_count(done.purged);
         }
@@ -270,7 +270,7 @@ impl TopicService for TopicsHandler {
         let access = CallAccess::of(request.extensions(), Rpc::PauseGroup)?;
         let (topic, group, note) = topic_policy::pause_group(request.into_inner())?;
         access.touch_existing(&topic)?;
-        let changed = self.scheduler.set_group_pause(topic.clone(), group, Some(note), until).await;
+        let changed = self.operator.set_group_pause(topic.clone(), group, Some(note), until).await;
         let changed = changed.map_err(|error| RpcError::of_topic(error, &topic))?;
         Ok(Response::new(pb::PauseGroupResponse { unreachable_shards: changed.missing }))
     }
@@ -283,7 +283,7 @@ impl TopicService for TopicsHandler {
         let access = CallAccess::of(request.extensions(), Rpc::ResumeGroup)?;
         let (topic, group) = topic_policy::resume_group(&request.into_inner())?;
         access.touch_existing(&topic)?;
-        let changed = self.scheduler.set_group_pause(topic.clone(), group, None, until).await;
+        let changed = self.operator.set_group_pause(topic.clone(), group, None, until).await;
         let changed = changed.map_err(|error| RpcError::of_topic(error, &topic))?;
         Ok(Response::new(pb::ResumeGroupResponse { unreachable_shards: changed.missing }))
     }
@@ -295,7 +295,7 @@ impl TopicService for TopicsHandler {
         let access = CallAccess::of(request.extensions(), Rpc::ListGroups)?;
         let GroupsPage { topic, after, limit } = list_groups(&request.into_inner())?;
         access.touch_existing(&topic)?;
-        let found = self.scheduler.groups(topic.clone(), after, limit + 1).await;
+        let found = self.operator.groups(topic.clone(), after, limit + 1).await;
         let GroupRows { mut groups, unreachable } = found.map_err(RpcError::of_read)?;
         if groups.is_empty() {
             // Without jobs it may still be a topic.

@@ -7,30 +7,44 @@ use std::collections::BTreeMap;
 use crate::domain::JobKey;
 use crate::shards::{self, Op, Shard, ShardError, Shards};
 
-use super::Scheduler;
+use super::Core;
 use super::by_shard::ByShard;
 
-/// Jobs that may be elsewhere than on their newest owner, by the shards that may have them.
-pub(super) struct UncertainJobs<'s>(ByShard<'s, JobKey>);
-
-/// Shards of jobs by index in the call; no entry for jobs that were not found.
-pub(super) type LocatedJobs = BTreeMap<usize, Result<Shard, BlockingShard>>;
-
-/// A shard that may have the job and does not answer: nothing was written.
-#[derive(Clone)]
-pub(super) struct BlockingShard {
-    pub(super) shard: Shard,
-    pub(super) error: ShardError,
+/// Shard of a job that exists, or is to be written.
+pub(super) enum Location<'s> {
+    /// This shard has the job, or takes it if there is none: the newest owner, or a former one that has it.
+    On(&'s Shard),
+    /// This shard may have the job and does not answer: nothing is to be written.
+    Blocked(&'s Shard, ShardError),
+    /// No shard that was asked has the job. A shard that only other replicas are configured with may have it.
+    Elsewhere {
+        /// Newest owner, if it is configured here.
+        owner: Option<&'s Shard>,
+        /// Error that names the other shard.
+        error: ShardError,
+    },
+    /// No shard owns the id.
+    NoOwner,
 }
 
-/// Returns an error if the job may be on a shard that only other replicas are configured with.
-pub(super) fn absent_owner_error(shards: &Shards, key: &JobKey) -> Option<ShardError> {
-    shards.absent_owner(key).map(|shard| ShardError::elsewhere(&shard))
-}
+// === impl Core ===
 
-// === impl Scheduler ===
+impl Core {
+    /// Locates jobs; each result is for the key of its index.
+    pub(super) async fn locate(&self, keys: &[JobKey]) -> Vec<Location<'_>> {
+        let shards = &self.inner.shards;
+        loop {
+            let changes = shards.ring_changes();
+            let mut found = read(shards, keys).await;
+            // Owners and former owners may have changed meanwhile.
+            if shards.ring_changes() == changes {
+                let location =
+                    |(index, key)| found.remove(&index).unwrap_or_else(|| absent(shards, key));
+                return keys.iter().enumerate().map(location).collect();
+            }
+        }
+    }
 
-impl Scheduler {
     /// Calls the shards that may have one job, beginning with its newest owner, until `found` returns a value.
     /// Returns that value and the shard.
     ///
@@ -61,46 +75,51 @@ impl Scheduler {
     }
 }
 
-// === impl UncertainJobs ===
-
-impl<'s> UncertainJobs<'s> {
-    pub(super) fn new() -> UncertainJobs<'s> {
-        UncertainJobs(ByShard::new())
-    }
-
-    /// Adds the job of that index, which may be on one of these shards.
-    pub(super) fn add(&mut self, index: usize, key: &JobKey, former: Vec<&'s Shard>) {
-        for shard in former {
-            self.0.add(shard, (index, key.clone()), 0);
+/// Reads jobs from the shards other than the newest owner that may have them. A job may be on a shard that is not
+/// configured here only if the newest owner does not have it, so that one is asked then, too.
+async fn read<'s>(shards: &'s Shards, keys: &[JobKey]) -> BTreeMap<usize, Location<'s>> {
+    let mut asked = ByShard::new();
+    for (index, key) in keys.iter().enumerate() {
+        let newest = shards.absent_owner(key).and_then(|_| shards.owner(key));
+        for shard in shards.former_owners(key).into_iter().chain(newest) {
+            asked.add(shard, (index, key.clone()), 0);
         }
     }
-
-    /// Reads the jobs from the shards that may have them.
-    pub(super) async fn locate(self) -> LocatedJobs {
-        let look = |shard: &'s Shard, keys: Vec<JobKey>| async move {
-            let count = keys.len();
-            match shard.call(Op::Get, |store| store.get(keys, false)).await {
-                Ok(jobs) => jobs.into_iter().map(|job| Ok(job.map(|_| shard.clone()))).collect(),
-                Err(error) => vec![Err(BlockingShard::new(shard, &error)); count],
-            }
-        };
-        let mut found = LocatedJobs::new();
-        for (index, located) in self.0.call(look).await {
-            match located {
-                Ok(Some(shard)) => drop(found.insert(index, Ok(shard))),
-                Ok(None) => {}
-                Err(blocking) => drop(found.entry(index).or_insert(Err(blocking))),
+    let look = |shard: &'s Shard, keys: Vec<JobKey>| async move {
+        let count = keys.len();
+        match shard.call(Op::Get, |store| store.get(keys, false)).await {
+            Ok(jobs) => jobs.into_iter().map(|job| job.map(|_| Location::On(shard))).collect(),
+            Err(error) => {
+                let why = format!(
+                    "the shard may have the job from before a ring change: {}",
+                    error.error
+                );
+                let error = ShardError::unavailable(shard.name(), why);
+                (0..count).map(|_| Some(Location::Blocked(shard, error.clone()))).collect()
             }
         }
-        found
+    };
+    let mut found = BTreeMap::new();
+    for (index, location) in asked.call(look).await {
+        match location {
+            Some(on @ Location::On(_)) => drop(found.insert(index, on)),
+            Some(blocked) => drop(found.entry(index).or_insert(blocked)),
+            None => {}
+        }
+    }
+    found
+}
+
+/// Returns the location of a job that no shard had that was asked.
+fn absent<'s>(shards: &'s Shards, key: &JobKey) -> Location<'s> {
+    match (absent_owner_error(shards, key), shards.owner(key)) {
+        (Some(error), owner) => Location::Elsewhere { owner, error },
+        (None, Some(owner)) => Location::On(owner),
+        (None, None) => Location::NoOwner,
     }
 }
 
-// === impl BlockingShard ===
-
-impl BlockingShard {
-    fn new(shard: &Shard, error: &ShardError) -> BlockingShard {
-        let why = format!("the shard may have the job from before a ring change: {}", error.error);
-        BlockingShard { shard: shard.clone(), error: ShardError::unavailable(shard.name(), why) }
-    }
+/// Returns an error if the job may be on a shard that only other replicas are configured with.
+fn absent_owner_error(shards: &Shards, key: &JobKey) -> Option<ShardError> {
+    shards.absent_owner(key).map(|shard| ShardError::elsewhere(&shard))
 }

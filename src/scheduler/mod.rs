@@ -1,48 +1,36 @@
 //! The verbs of the product. A verb decides by [`crate::domain`] what follows from an event, has a shard write it,
 //! and notifies the streams of this replica. Feeds and timers hold a shard each, and pass it to their verbs.
 //!
-//! - `enqueue`, `shard_batch`: [`Scheduler::enqueue`], and the fallback when the shard of a job fails
-//! - `locate`, `close_rings`: the shard of a job while the ring changes, and the end of that change
-//! - `settle`: ack, nack and extend, which workers request
+//! Each room has a handle, so that a caller reaches the verbs that it was given and no others:
+//!
+//! - `produce`, [`Producer`]: enqueue, and what producers do with single jobs
+//! - `settle`, [`Settler`]: ends of leases, requested by workers or without them
+//! - `operate`, [`Operator`]: lists, statistics, purge, redrive, topics and shards
+//! - `upkeep`, [`Upkeep`]: what timers call
+//!
+//! They share [`Core`], which has no verb, and:
+//!
+//! - `locate`: the shard of a job while the ring changes
 //! - `by_shard`: splits the items of a call by shard, and merges the results
-//! - `end_leases`: ends leases otherwise than by an ack, and without their workers
-//! - `crash_topic`: moves jobs that have crashed as often as they may to their crash topics
-//! - `lease_status`: looks up leases whose settle notification may have been lost
-//! - `upkeep`: reap and prune, called by the timers
-//! - `topic_changes`: settings and pauses of topics
-//! - `topic_limits`, `evictions`: limits of topics, and the jobs that leave full ones
-//! - `topic_sums`: sums over many topics, for quotas
-//! - `job_log`: log lines about expired leases and dead letters
-//! - `explain`: the facts about a job that explain why it does not run
-//! - `admin`, `list`, `purge`, `redrive`: get, delete, reschedule, purge, redrive and the lists
+//! - `transfer`: writes a job in another topic before it ends where it is
+//! - `request_hash`: the request of an enqueue, by which a repeat is recognized
+//! - `topic_limits`: limits of topics
+//! - `rates`: jobs per second of topics
 
-mod admin;
 mod by_shard;
-mod close_rings;
-mod crash_topic;
-mod end_leases;
-mod enqueue;
-mod evictions;
-mod explain;
-mod groups;
-mod job_log;
-mod lease_status;
-mod list;
 mod locate;
-mod purge;
+mod operate;
+mod produce;
 mod rates;
-mod redrive;
-mod repeated_enqueue;
 mod request_hash;
 mod settle;
-mod shard_batch;
 #[cfg(test)]
 pub(crate) mod tests;
-mod topic_changes;
 mod topic_limits;
-mod topic_sums;
+mod transfer;
 mod upkeep;
 
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -56,32 +44,43 @@ use crate::policies::Policies;
 use crate::shards::{self, Shard, Shards};
 use crate::store::LeaseEvent;
 
-use job_log::JobLogLimiter;
+use produce::Evictions;
+use settle::JobLogLimiter;
 
 pub use crate::shards::ShardError;
 pub use crate::store::RevokeReason;
-pub use admin::{SetShardStateError, ShardInfo, TopicRow};
-pub use end_leases::EndLeasesResult;
-pub use enqueue::{AcceptedJob, Draft, EnqueueError, FullTopic, WriteTerms};
-use evictions::Evictions;
-pub use explain::{FoundJob, JobExplanation};
-pub use groups::GroupRows;
-pub use lease_status::LeaseStatus;
-pub use list::{JobsPage, ListJobs, ListPosition, ListedJob, ShardPosition};
-pub use purge::{PurgeTopic, PurgedJobs};
+pub use operate::{
+    FoundJob, GroupRows, JobExplanation, JobsPage, ListJobs, ListPosition, ListedJob, Operator,
+    PurgeTopic, PurgedJobs, RedriveJobs, RedrivenJobs, SetShardStateError, ShardInfo,
+    ShardPosition, TopicChange, TopicChangeError, TopicRefusal, TopicRow, etag,
+};
+pub use produce::{AcceptedJob, Draft, EnqueueError, FullTopic, Producer, WriteTerms};
 pub use rates::Rates;
-pub use redrive::{RedriveJobs, RedrivenJobs};
-pub use settle::{AckItem, ExtendItem, NackItem, SettleError, SettleResult};
-pub use topic_changes::{TopicChange, TopicChangeError, TopicRefusal, etag};
-pub use upkeep::NextUpkeep;
+pub use settle::{
+    AckItem, EndLeasesResult, ExtendItem, LeaseStatus, NackItem, SettleError, SettleResult, Settler,
+};
+pub use upkeep::{NextUpkeep, Upkeep};
 
-/// Handle to everything that a verb needs. Cheap to clone.
+/// The handles to all verbs. Cheap to clone.
 #[derive(Clone)]
 pub struct Scheduler {
-    inner: Arc<SchedulerInner>,
+    /// Verbs of producers.
+    pub producer: Producer,
+    /// Verbs about leases.
+    pub settler: Settler,
+    /// Verbs of operators.
+    pub operator: Operator,
+    /// Verbs of timers.
+    pub upkeep: Upkeep,
 }
 
-struct SchedulerInner {
+/// What the verbs share. It has none itself. Cheap to clone.
+#[derive(Clone)]
+pub struct Core {
+    inner: Arc<CoreInner>,
+}
+
+struct CoreInner {
     shards: Shards,
     policies: Policies,
     clock: Clock,
@@ -119,7 +118,7 @@ pub type CreditLookup = Box<dyn Fn(u32) -> Option<u32> + Send + Sync>;
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Creates a scheduler over these shards.
+    /// Creates the verbs over these shards.
     #[must_use]
     pub fn new(
         shards: Shards,
@@ -127,21 +126,46 @@ impl Scheduler {
         metrics: Metrics,
         replica: ReplicaIdentity,
     ) -> Scheduler {
-        let (rates, listener) = (Rates::new(), OnceLock::new());
-        let notices = JobLogLimiter::new();
         let policies = Policies::new(shards.clone(), clock.clone());
-        let inner = SchedulerInner {
+        let inner = CoreInner {
             shards,
             policies,
             clock,
             metrics,
-            rates,
+            rates: Rates::new(),
             evictions: Evictions::default(),
             replica,
-            listener,
-            job_log_limiter: notices,
+            listener: OnceLock::new(),
+            job_log_limiter: JobLogLimiter::new(),
         };
-        Scheduler { inner: Arc::new(inner) }
+        let core = Core { inner: Arc::new(inner) };
+        let upkeep = Upkeep(core.clone());
+        Scheduler {
+            producer: core.producer(),
+            settler: core.settler(),
+            operator: Operator(core),
+            upkeep,
+        }
+    }
+}
+
+impl Deref for Scheduler {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.upkeep
+    }
+}
+
+// === impl Core ===
+
+impl Core {
+    fn producer(&self) -> Producer {
+        Producer(self.clone())
+    }
+
+    fn settler(&self) -> Settler {
+        Settler(self.clone())
     }
 
     /// Registers the listener for the streams of this replica. Only the first call has an effect.

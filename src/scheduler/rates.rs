@@ -1,7 +1,8 @@
 //! Events per second over the last minute, per topic, as this replica saw them.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::domain::{Time, TopicName};
 
@@ -64,7 +65,7 @@ impl Rates {
     /// have had events for which there was no room.
     #[must_use]
     pub fn of(&self, topic: &TopicName, now: Time) -> Option<[f64; 3]> {
-        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counted = self.counted.lock();
         let known = counted.uncounted.is_none_or(|at| !is_within(at, second(now)));
         match counted.topics.get_mut(topic) {
             Some(windows) => Some(windows.each_mut().map(|window| window.rate(now))),
@@ -73,7 +74,7 @@ impl Rates {
     }
 
     fn count(&self, topic: &TopicName, kind: RateKind, jobs: u64, now: Time) {
-        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counted = self.counted.lock();
         if let Some(windows) = counted.windows(topic, now) {
             windows[kind as usize].add(jobs, now);
         }

@@ -4,7 +4,7 @@ use crate::domain::engine::Enqueue;
 use crate::domain::{OverflowPolicy, TopicName};
 use crate::shards::Shard;
 
-use super::Scheduler;
+use super::Core;
 
 /// Limits of a topic on one shard; `None`: no limit.
 #[derive(Clone, Copy, Default)]
@@ -15,9 +15,9 @@ pub(super) struct TopicLimits {
     pub(super) max_bytes: Option<u64>,
 }
 
-// === impl Scheduler ===
+// === impl Core ===
 
-impl Scheduler {
+impl Core {
     /// Returns the limits that the topic has on the shard.
     pub(super) fn topic_limits(&self, topic: &TopicName, shard: &Shard) -> TopicLimits {
         let policies = self.inner.policies.any();

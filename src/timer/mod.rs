@@ -14,15 +14,16 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, BackoffRange};
 use crate::clock::Clock;
 use crate::domain::Time;
-use crate::scheduler::{NextUpkeep, Scheduler};
+use crate::scheduler::{NextUpkeep, Upkeep};
 use crate::shards;
 use crate::store::ShardEvent;
 
 /// First and longest pause after a failed call.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+const PAUSES: BackoffRange =
+    BackoffRange { min: Duration::from_secs(1), max: Duration::from_secs(30) };
 /// Pause between two pieces of work when one is not enough, so that a backlog of upkeep leaves the shard to its
 /// callers.
 const BREATH: Duration = Duration::from_millis(5);
@@ -38,14 +39,14 @@ pub struct Timer {
 impl Timer {
     /// Starts the loops; they end with `stop`. Must be called within a runtime.
     #[must_use]
-    pub fn spawn(scheduler: &Scheduler, stop: &CancellationToken) -> Timer {
+    pub fn spawn(upkeep: &Upkeep, stop: &CancellationToken) -> Timer {
         let tasks = TaskTracker::new();
-        for shard in scheduler.shards().all() {
-            tasks.spawn(reap::run(scheduler.clone(), shard.clone(), stop.clone()));
-            tasks.spawn(prune::run(scheduler.clone(), shard.clone(), stop.clone()));
-            tasks.spawn(tidy::run(scheduler.clone(), shard.clone(), stop.clone()));
+        for shard in upkeep.shards().all() {
+            tasks.spawn(reap::run(upkeep.clone(), shard.clone(), stop.clone()));
+            tasks.spawn(prune::run(upkeep.clone(), shard.clone(), stop.clone()));
+            tasks.spawn(tidy::run(upkeep.clone(), shard.clone(), stop.clone()));
         }
-        tasks.spawn(close::run(scheduler.clone(), stop.clone()));
+        tasks.spawn(close::run(upkeep.clone(), stop.clone()));
         tasks.close();
         Timer { tasks }
     }
@@ -65,7 +66,7 @@ async fn tend<F: Future<Output = shards::Result<NextUpkeep>>, P: Future<Output =
     piece: impl Fn() -> F,
     pause: impl Fn(Duration) -> P,
 ) {
-    let mut pauses = Backoff::new(PAUSES.0, PAUSES.1);
+    let mut pauses = Backoff::new(PAUSES);
     let rest = async {
         loop {
             match piece().await {
@@ -112,8 +113,8 @@ async fn sleep(clock: &Clock, events: &mut Receiver<ShardEvent>, due: NextUpkeep
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::Mutex;
 
+    use parking_lot::Mutex;
     use tokio::sync::broadcast;
 
     use super::*;
@@ -149,8 +150,8 @@ mod tests {
             let (recorded, token, manual) = (Arc::clone(&calls), stop.clone(), clock.clone());
             tokio::spawn(async move {
                 let piece = async || {
-                    recorded.lock().unwrap().push(manual.now().0);
-                    answers.lock().unwrap().next().unwrap_or(Ok(NextUpkeep::default()))
+                    recorded.lock().push(manual.now().0);
+                    answers.lock().next().unwrap_or(Ok(NextUpkeep::default()))
                 };
                 let pause = tokio::time::sleep;
                 tend(&Clock::Manual(manual.clone()), receiver, token, piece, pause).await;
@@ -163,7 +164,7 @@ mod tests {
         async fn at(&self, micros: i64) -> Vec<i64> {
             self.clock.set(Time(micros));
             tokio::time::sleep(Duration::from_millis(50)).await;
-            self.calls.lock().unwrap().clone()
+            self.calls.lock().clone()
         }
     }
 
@@ -178,7 +179,7 @@ mod tests {
         }
         ring.stores[1].set_fault(InjectedFault::Hangs);
         let stop = CancellationToken::new();
-        let timer = Timer::spawn(&ring.scheduler, &stop);
+        let timer = Timer::spawn(&ring.scheduler.upkeep, &stop);
         let running = async || {
             let stats = ring.stats("t").await.into_iter();
             stats.map(|stats| stats.running).collect::<Vec<_>>()
@@ -200,7 +201,7 @@ mod tests {
         assert_eq!(lease(&ring, 0, "t", Duration::from_millis(100)).await.len(), 5);
         ring.stores[0].set_fault(InjectedFault::RejectsWrites);
         let stop = CancellationToken::new();
-        let timer = Timer::spawn(&ring.scheduler, &stop);
+        let timer = Timer::spawn(&ring.scheduler.upkeep, &stop);
         let refused = async || (ring.stores[0].refusals() > 0).then_some(());
         eventually("a refusal", refused).await;
         assert_eq!(ring.stats("t").await[0].running, 5);
@@ -254,7 +255,7 @@ mod tests {
         ])
         .await;
         assert_eq!(script.at(1).await.len(), 1);
-        tokio::time::sleep(PAUSES.0).await;
+        tokio::time::sleep(PAUSES.min).await;
         assert_eq!(script.at(2).await.len(), 2);
     }
 }

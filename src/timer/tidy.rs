@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff::Backoff;
-use crate::scheduler::Scheduler;
+use crate::scheduler::Upkeep;
 use crate::shards::Shard;
 
 use super::{BREATH, PAUSES};
@@ -14,11 +13,11 @@ use super::{BREATH, PAUSES};
 const EVERY: Duration = Duration::from_secs(3_600);
 
 /// Deletes empty topics of one shard until `stop` is cancelled.
-pub(super) async fn run(scheduler: Scheduler, shard: Shard, stop: CancellationToken) {
+pub(super) async fn run(upkeep: Upkeep, shard: Shard, stop: CancellationToken) {
     let looks = async {
         loop {
             tokio::time::sleep(EVERY).await;
-            look(&scheduler, &shard).await;
+            look(&upkeep, &shard).await;
         }
     };
     tokio::select! {
@@ -28,17 +27,13 @@ pub(super) async fn run(scheduler: Scheduler, shard: Shard, stop: CancellationTo
 }
 
 /// Scans every topic once. A piece that fails is retried when the shard answers again.
-async fn look(scheduler: &Scheduler, shard: &Shard) {
-    let (mut after, mut pauses) = (None, Backoff::new(PAUSES.0, PAUSES.1));
+async fn look(upkeep: &Upkeep, shard: &Shard) {
+    let mut after = None;
     loop {
-        match scheduler.tidy(shard, after.clone()).await {
-            Ok(None) => return,
-            Ok(next) => {
-                after = next;
-                pauses.reset();
-                tokio::time::sleep(BREATH).await;
-            }
-            Err(_) => shard.pause_before_retry(pauses.next_delay()).await,
+        after = shard.retry(PAUSES, || upkeep.tidy(shard, after.clone())).await;
+        if after.is_none() {
+            return;
         }
+        tokio::time::sleep(BREATH).await;
     }
 }

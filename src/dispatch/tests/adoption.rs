@@ -1,12 +1,13 @@
 //! Adoption of the leases of a worker's previous stream by its next one: which leases, and the effects for both.
 
-use super::super::adoption_queue::ADOPTION_WAIT_MAX;
+use crate::dispatch::streams::adoption_queue::ADOPTION_WAIT_MAX;
+use crate::domain::StreamId;
+use crate::scheduler::RevokeReason;
+
 use super::harness::{
     SOON, TestServer, TestWorker, options, patterns, pull_options, run_pending_tasks,
 };
 use super::*;
-use crate::domain::StreamId;
-use crate::scheduler::RevokeReason;
 
 const PEER: &str = "10.0.0.7:40000";
 /// Lease lengths used in these tests.
@@ -153,7 +154,7 @@ async fn revocations_and_settles_reach_the_stream_that_adopted() {
         server.extend(&sent).await;
         let mut second = server.open(next(by, first, with(LEASES[1])));
         server.holds(4).await;
-        server.scheduler.delete(sent[0].receipt.key.clone(), None).await.unwrap();
+        server.scheduler.producer.delete(sent[0].receipt.key.clone(), None).await.unwrap();
         let batch = second.batch().await;
         assert_eq!(batch.revocations, [(sent[0].receipt.clone(), RevokeReason::Deleted)], "{by:?}");
         assert_eq!(batch.in_flight, 3);
@@ -165,7 +166,7 @@ async fn revocations_and_settles_reach_the_stream_that_adopted() {
         server.extend(&sent[2..]).await;
         let mut third = server.open(next(by, second_id, with(LEASES[1])));
         server.holds(2).await;
-        server.scheduler.delete(sent[2].receipt.key.clone(), None).await.unwrap();
+        server.scheduler.producer.delete(sent[2].receipt.key.clone(), None).await.unwrap();
         let revoked = third.batch().await.revocations;
         assert_eq!(revoked, [(sent[2].receipt.clone(), RevokeReason::Deleted)], "{by:?}");
         server.ack(&sent[3..]).await;

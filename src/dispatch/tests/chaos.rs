@@ -10,13 +10,14 @@ use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 use tokio_util::sync::CancellationToken;
 
-use super::harness::{TestWorker, options};
-use super::*;
 use crate::domain::JobId;
 use crate::scheduler::tests::test_ring::{TestRing, draft, draft_with_id, eventually};
 use crate::scheduler::{AckItem, EnqueueError};
 use crate::store::faulty_store::InjectedFault;
 use crate::timer::Timer;
+
+use super::harness::{TestWorker, options};
+use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 const CREDIT: u32 = 8;
@@ -91,7 +92,7 @@ async fn work(
         };
         // One attempt: a job that it does not settle comes again when its lease is over.
         let items = batch.deliveries.iter().map(item).collect();
-        let _ = tokio::time::timeout(300 * MS, ring.scheduler.ack(items)).await;
+        let _ = tokio::time::timeout(300 * MS, ring.scheduler.settler.ack(items)).await;
     }
 }
 
@@ -101,9 +102,9 @@ async fn nothing_is_lost_however_shards_fail() {
     eprintln!("seed {seed}");
     let ring = Arc::new(TestRing::new(4));
     let config = Config { streams_max: 100, stream_max_age: Duration::ZERO };
-    let dispatcher = Dispatcher::spawn(ring.scheduler.clone(), config);
+    let dispatcher = Dispatcher::spawn(ring.scheduler.settler.clone(), config);
     let [chaos, producing, working] = [(); 3].map(|()| CancellationToken::new());
-    let timer = Timer::spawn(&ring.scheduler, &working);
+    let timer = Timer::spawn(&ring.scheduler.upkeep, &working);
     let nemesis = tokio::spawn(nemesis(Arc::clone(&ring), seed, chaos.clone()));
     let count = Arc::new(AtomicUsize::new(0));
     let producer = |who| produce(Arc::clone(&ring), who, Arc::clone(&count), producing.clone());

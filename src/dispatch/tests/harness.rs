@@ -71,7 +71,7 @@ impl TestServer {
         let replica = ReplicaIdentity { name: "r".into(), nonce };
         let scheduler = Scheduler::new(shards, time.clone(), metrics, replica);
         let config = Config { streams_max: STREAMS_MAX, stream_max_age: AGE_MAX };
-        let dispatcher = Dispatcher::spawn(scheduler.clone(), config);
+        let dispatcher = Dispatcher::spawn(scheduler.settler.clone(), config);
         TestServer { clock, store, scheduler, dispatcher }
     }
 
@@ -136,8 +136,11 @@ impl TestServer {
             expire: None,
             on_conflict: OnConflict::Keep,
         };
-        for result in
-            self.scheduler.enqueue(vec![draft; jobs], WriteTerms::of_call(None, None)).await
+        for result in self
+            .scheduler
+            .producer
+            .enqueue(vec![draft; jobs], WriteTerms::of_call(None, None))
+            .await
         {
             result.unwrap();
         }
@@ -149,7 +152,7 @@ impl TestServer {
             result: None,
             follow_ups: Vec::new(),
         };
-        for result in self.scheduler.ack(deliveries.iter().map(item).collect()).await {
+        for result in self.scheduler.settler.ack(deliveries.iter().map(item).collect()).await {
             result.unwrap();
         }
     }
@@ -161,7 +164,9 @@ impl TestServer {
     pub(super) async fn extend_by(&self, receipts: impl IntoIterator<Item = Receipt>) {
         let item =
             |receipt| ExtendItem { receipt, duration: None, progress: None, checkpoint: None };
-        for result in self.scheduler.extend(receipts.into_iter().map(item).collect(), None).await {
+        for result in
+            self.scheduler.settler.extend(receipts.into_iter().map(item).collect(), None).await
+        {
             result.unwrap();
         }
     }
@@ -173,7 +178,7 @@ impl TestServer {
     }
 
     pub(super) async fn reap(&self) {
-        self.scheduler.reap(&self.scheduler.shards().all()[0]).await.unwrap();
+        self.scheduler.upkeep.reap(&self.scheduler.shards().all()[0]).await.unwrap();
     }
 
     pub(super) async fn stats(&self, topic: &str) -> ShardTopicStats {

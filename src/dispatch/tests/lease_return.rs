@@ -1,8 +1,9 @@
 //! Return of jobs to their shard: jobs that no client received, and leases that no worker extends any more.
 
+use crate::store::faulty_store::UnclaimFault;
+
 use super::harness::{TestServer, attempt, options, run_pending_tasks};
 use super::*;
-use crate::store::faulty_store::UnclaimFault;
 
 #[tokio::test]
 async fn a_broken_stream_gives_back_the_unsent_at_once_and_the_rest_after_its_grace() {

@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 
-use super::harness::{TestServer, TestWorker, options, run_pending_tasks};
-use super::*;
 use crate::domain::engine::{Command, Enqueue, Extend, NewJob, Settle};
 use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::{JobId, JobKey, OnConflict, RetentionRule, Spec, TopicName, When, limit};
@@ -15,6 +13,9 @@ use crate::store::{
     JobRequest, LeaseEvent, LeaseRef, RequestResult, RunningLease, SettleAction, ShardEvent,
     WritePrecondition, all_or_worst_error,
 };
+
+use super::harness::{TestServer, TestWorker, options, run_pending_tasks};
+use super::*;
 
 /// Changes by another replica are made directly in the store, past the server.
 impl TestServer {
@@ -141,8 +142,11 @@ async fn lease_revoked_by_another_replica_is_revoked_without_an_event() {
     let found = shard.running_leases(vec![lease(&jobs[0])]).await.unwrap().remove(0).unwrap();
     // Like another replica that took this one for dead; its own lease event reaches no listener.
     let given_back = RunningLease { owner: 99, ..found };
-    let ended =
-        server.scheduler.end_leases(shard, &[given_back], &LeaseEndCause::StreamBroken).await;
+    let ended = server
+        .scheduler
+        .settler
+        .end_leases(shard, &[given_back], &LeaseEndCause::StreamBroken)
+        .await;
     assert_eq!(ended, Ok(EndLeasesResult { ended: 1, ended_here: 1, not_ended: Vec::new() }));
     server.advance_seconds(2).await;
     let batch = stream.batch().await;

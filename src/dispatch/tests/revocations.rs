@@ -1,10 +1,11 @@
 //! Leases that end while a worker holds them.
 
-use super::harness::{TestServer, options, run_pending_tasks};
-use super::*;
 use crate::domain::engine::{Command, Settle};
 use crate::domain::{JobKey, TopicName};
 use crate::store::{JobRequest, SettleAction, Store as _};
+
+use super::harness::{TestServer, options, run_pending_tasks};
+use super::*;
 
 #[tokio::test]
 async fn a_deleted_job_is_revoked_and_its_credit_is_free() {
@@ -12,7 +13,7 @@ async fn a_deleted_job_is_revoked_and_its_credit_is_free() {
     server.enqueue("t", 2).await;
     let mut stream = server.open(StreamOptions { max_in_flight: 1, ..options(&["t"]) });
     let sent = stream.jobs(1).await.remove(0);
-    server.scheduler.delete(sent.job.key.clone(), None).await.unwrap();
+    server.scheduler.producer.delete(sent.job.key.clone(), None).await.unwrap();
     let batch = stream.batch().await;
     assert_eq!(batch.revocations, [(sent.receipt, RevokeReason::Deleted)]);
     if batch.deliveries.is_empty() {
@@ -44,7 +45,7 @@ async fn a_job_that_is_deleted_or_expires_before_its_claim_is_answered_is_not_de
         if deletes {
             let topic = TopicName::stored("t");
             let id = server.store.ids(topic.clone(), None, 9).await.unwrap().ids.remove(0);
-            server.scheduler.delete(JobKey { topic, id }, None).await.unwrap();
+            server.scheduler.producer.delete(JobKey { topic, id }, None).await.unwrap();
         } else {
             server.advance_with_heartbeats(30 * SECOND, &[]).await;
             server.reap().await;

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::harness::{TestWorker, options, pull_options};
-use super::*;
 use crate::domain::{Payload, Spec, When};
 use crate::scheduler::tests::test_ring::{
     TestRing, draft, draft_with_id, eventually, test_timeouts,
 };
 use crate::scheduler::{AckItem, Draft, ExtendItem, SettleResult};
 use crate::store::faulty_store::InjectedFault;
+
+use super::harness::{TestWorker, options, pull_options};
+use super::*;
 
 const QUICK: Duration = Duration::from_millis(300);
 
@@ -26,7 +27,7 @@ impl ShardedServer {
     fn start(shards: usize) -> ShardedServer {
         let ring = TestRing::new(shards);
         let config = Config { streams_max: 100, stream_max_age: Duration::ZERO };
-        let dispatcher = Dispatcher::spawn(ring.scheduler.clone(), config);
+        let dispatcher = Dispatcher::spawn(ring.scheduler.settler.clone(), config);
         ShardedServer { ring, dispatcher }
     }
 
@@ -53,7 +54,7 @@ impl ShardedServer {
             result: None,
             follow_ups: Vec::new(),
         };
-        self.ring.scheduler.ack(deliveries.into_iter().map(item).collect()).await
+        self.ring.scheduler.settler.ack(deliveries.into_iter().map(item).collect()).await
     }
 
     /// Makes shard 0 unreachable. It rejects these acks also once that is noticed.
@@ -297,7 +298,7 @@ async fn a_lease_whose_settle_a_dead_shard_refused_is_still_revoked_and_settled(
     server.ring.stores[0].set_fault(InjectedFault::None);
     server.ring.until_down(0, false).await;
     let key = held[0].receipt.key.clone();
-    server.ring.scheduler.delete(key, None).await.unwrap();
+    server.ring.scheduler.producer.delete(key, None).await.unwrap();
     let revoked = worker.batch().await.revocations;
     assert_eq!(revoked, [(held[0].receipt.clone(), RevokeReason::Deleted)]);
     server.ack(held[1..].to_vec()).await;
@@ -336,7 +337,7 @@ async fn leases_of_a_broken_stream_wait_for_the_grace_after_their_shard_is_back(
             checkpoint: None,
         };
         let extended =
-            async || server.ring.scheduler.extend(vec![item()], None).await.remove(0).ok();
+            async || server.ring.scheduler.settler.extend(vec![item()], None).await.remove(0).ok();
         eventually("one is extended", extended).await;
         eventually("one is back", async || (server.running().await == 1).then_some(())).await;
         let after = back.elapsed();

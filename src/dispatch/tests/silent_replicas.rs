@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use super::harness::{SOON, TestServer, attempt, options, run_pending_tasks, store};
-use super::*;
 use crate::clock::{Clock, ManualClock};
 use crate::domain::{Receipt, TopicName};
 use crate::scheduler::{AckItem, SettleError};
 use crate::store::{Claim, Store as _, StreamDemand, TopicDemand};
+
+use super::harness::{SOON, TestServer, attempt, options, run_pending_tasks, store};
+use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -76,7 +77,7 @@ async fn the_leases_of_a_silent_replica_come_back_after_their_grace() {
     let again = stream.jobs(1).await;
     assert_eq!(attempt(&again[0]), (0, 1), "counted as a delivery and not as a failure");
     let late = AckItem { receipt, result: None, follow_ups: Vec::new() };
-    assert_eq!(server.scheduler.ack(vec![late]).await, [Err(SettleError::Stale)]);
+    assert_eq!(server.scheduler.settler.ack(vec![late]).await, [Err(SettleError::Stale)]);
     server.ack(&again).await;
     assert!(server.is_running("other").await, "a live replica keeps its leases");
 }

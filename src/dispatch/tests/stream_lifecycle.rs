@@ -1,8 +1,9 @@
 //! Opening of streams, and their end by the server: sent leases outlive them.
 
+use crate::domain::limit;
+
 use super::harness::{AGE_MAX, STREAMS_MAX, TestServer, options, pull_options, run_pending_tasks};
 use super::*;
-use crate::domain::limit;
 
 #[tokio::test]
 async fn streams_and_pulls_share_a_maximum() {
@@ -215,7 +216,7 @@ async fn a_serial_worker_of_defaults_finishes_jobs_of_45_s_each_once_and_extends
             let job = stream.jobs(1).await;
             assert_eq!((job[0].job.failures, job[0].job.deliveries), (0, 0));
             server.clock.advance(45 * SECOND);
-            server.scheduler.reap(&server.scheduler.shards().all()[0]).await.unwrap();
+            server.scheduler.upkeep.reap(&server.scheduler.shards().all()[0]).await.unwrap();
             server.ack(&job).await;
         }
         assert_eq!(server.stats("t").await.succeeded_total, jobs as u64);

@@ -4,10 +4,11 @@
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
-use super::harness::{SOON, TestServer, TestWorker, options, store};
-use super::*;
 use crate::clock::{Clock, ManualClock};
 use crate::domain::{StreamId, limit};
+
+use super::harness::{SOON, TestServer, TestWorker, options, store};
+use super::*;
 
 const GRACE: Duration = Duration::from_secs(5);
 /// Longest time beyond the grace.

@@ -1,11 +1,12 @@
 //! JSON calls of one connection of the HTTP port.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Request, Response, Uri, header};
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tonic::transport::server::TcpConnectInfo;
 use tower::ServiceExt as _;
@@ -145,7 +146,7 @@ impl JsonConnection {
     /// Moves the connection to those that carry calls, at its first one: calls and probes cannot take each other's
     /// connections.
     fn take_slot(&self) -> Result<(), RpcError> {
-        let mut carries_calls = self.carries_calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut carries_calls = self.carries_calls.lock();
         if !*carries_calls && !self.slot.move_to(&self.calls.0.grpc.connections) {
             return Err(RpcError::too_many_connections());
         }

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use super::test_ring::{TestRing, draft_with_id, key};
-use super::{lease, receipts};
 use crate::domain::lifecycle::LeaseEndCause;
+use crate::domain::ring::ShardState;
 use crate::domain::{CrashTopic, Job, JobId, Payload, RetryOverrides, Spec, State, When};
 use crate::scheduler::{Draft, EndLeasesResult};
 use crate::shards;
 use crate::store::faulty_store::InjectedFault;
 use crate::store::{LeaseRef, RunningLease};
+
+use super::test_ring::{TestRing, draft_with_id, key};
+use super::{lease, receipts};
 
 const CAUSE: LeaseEndCause = LeaseEndCause::WorkerCrashed;
 
@@ -49,11 +51,11 @@ async fn crash(
     n: usize,
     leases: &[RunningLease],
 ) -> shards::Result<EndLeasesResult> {
-    ring.scheduler.end_leases(&ring.scheduler.shards().all()[n], leases, &CAUSE).await
+    ring.scheduler.settler.end_leases(&ring.scheduler.shards().all()[n], leases, &CAUSE).await
 }
 
 async fn find(ring: &TestRing, topic: &str, id: &str) -> Option<Job> {
-    ring.scheduler.get(key(topic, id), true).await.unwrap()
+    ring.scheduler.producer.get(key(topic, id), true).await.unwrap()
 }
 
 #[tokio::test]
@@ -118,6 +120,26 @@ async fn a_moved_job_moves_no_further() {
     assert_eq!((dead.state, dead.crashes), (State::Dead, 1));
 }
 
+/// The copy lies where it was written before the ring changed.
+#[tokio::test]
+async fn a_move_that_stopped_before_the_ring_changed_goes_on_with_its_own_copy() {
+    let ring = TestRing::joined(&TestRing::stores(3), 1).await;
+    let id = id_between(&ring, 0, 1);
+    ring.enqueue_accepted(vec![poison(draft_with_id("t", &id))]).await;
+    let held = leases(&ring, 0, "t").await;
+    let to_copy = vec![(held[0].clone(), crate::domain::TopicName::stored("c"))];
+    let origin = &ring.scheduler.shards().all()[0];
+    ring.scheduler.settler.copy_crashed(origin, to_copy, &CAUSE).await.unwrap();
+    let drained = ring.stores[1].name().clone();
+    let operator = &ring.scheduler.operator;
+    operator.set_shard_state(drained.clone(), ShardState::Draining, None).await.unwrap();
+    crash(&ring, 0, &held).await.unwrap();
+    assert_eq!(find(&ring, "t", &id).await, None, "it has moved, and is no dead letter");
+    assert_eq!(find(&ring, "c", &id).await.unwrap().shard, drained);
+    let copies = ring.stats("c").await.iter().map(|stats| stats.enqueued_total).sum::<u64>();
+    assert_eq!(copies, 1);
+}
+
 /// A server that stops between the two writes leaves the job in both topics.
 #[tokio::test]
 async fn a_move_that_stopped_between_its_writes_goes_on_with_its_own_copy() {
@@ -126,7 +148,7 @@ async fn a_move_that_stopped_between_its_writes_goes_on_with_its_own_copy() {
         let id = id_between(&ring, 0, target);
         ring.enqueue_accepted(vec![poison(draft_with_id("t", &id))]).await;
         let held = leases(&ring, 0, "t").await;
-        let end = ring.scheduler.copy_crashed(
+        let end = ring.scheduler.settler.copy_crashed(
             &ring.scheduler.shards().all()[0],
             vec![(held[0].clone(), crate::domain::TopicName::stored("c"))],
             &CAUSE,
@@ -161,14 +183,14 @@ async fn a_lease_that_its_worker_settled_or_extended_moves_nothing() {
     let by_id = |id: &str| item(held.iter().find(|lease| lease.key.id.as_str() == id).unwrap());
     let ack =
         crate::scheduler::AckItem { receipt: by_id("acked"), result: None, follow_ups: Vec::new() };
-    assert_eq!(ring.scheduler.ack(vec![ack]).await, [Ok(())]);
+    assert_eq!(ring.scheduler.settler.ack(vec![ack]).await, [Ok(())]);
     let extend = crate::scheduler::ExtendItem {
         receipt: by_id("extended"),
         duration: Some(Duration::from_secs(90)),
         progress: None,
         checkpoint: None,
     };
-    assert_eq!(ring.scheduler.extend(vec![extend], None).await, [Ok(())]);
+    assert_eq!(ring.scheduler.settler.extend(vec![extend], None).await, [Ok(())]);
     let ended = crash(&ring, 0, &held).await.unwrap();
     assert_eq!(ended.ended_here, 0);
     assert_eq!(find(&ring, "t", "extended").await.unwrap().state, State::Running);
@@ -208,7 +230,7 @@ async fn a_job_whose_crash_topic_does_not_take_it_is_dead_and_has_the_reason() {
         if fault == InjectedFault::None {
             let other = find(&ring, "c", &id).await.unwrap();
             assert_eq!(other.spec.payload, None, "the other job stays as it was");
-            ring.scheduler.delete(key("c", &id), None).await.unwrap();
+            ring.scheduler.producer.delete(key("c", &id), None).await.unwrap();
         }
     }
 }
@@ -266,11 +288,11 @@ async fn an_expired_lease_moves_its_job_too() {
     let ring = TestRing::new(1);
     let shard = &ring.scheduler.shards().all()[0];
     // From here on the shard is served.
-    ring.scheduler.reap(shard).await.unwrap();
+    ring.scheduler.upkeep.reap(shard).await.unwrap();
     ring.enqueue_accepted(vec![poison(draft_with_id("t", "a"))]).await;
     assert_eq!(lease(&ring, 0, "t", Duration::from_millis(1)).await.len(), 1);
     let moved = async || {
-        ring.scheduler.reap(shard).await.unwrap();
+        ring.scheduler.upkeep.reap(shard).await.unwrap();
         find(&ring, "c", "a").await
     };
     let moved = super::test_ring::eventually("it moves", moved).await;

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::*;
 use crate::domain::engine::Command;
 use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::ring::ShardState;
@@ -19,6 +18,8 @@ use crate::domain::{EnqueueOutcome, JobId, Receipt, Spec, State};
 use crate::shards::{RUN_MAX, ShardError};
 use crate::store::faulty_store::InjectedFault;
 use crate::store::{self, Claim, JobRequest, StreamDemand, TopicDemand};
+
+use super::*;
 use test_ring::{TestRing, draft, draft_with_id, key, test_timeouts};
 
 /// Time limit of calls that fail at once; far longer than they take.
@@ -100,7 +101,7 @@ async fn chosen_ids_go_to_their_owner_on_the_ring_and_answers_come_in_order() {
         assert_eq!(Some(&job.id), draft.id.as_ref());
         let key = key("t", job.id.as_str());
         assert_eq!(ring.scheduler.shards().owner(&key).unwrap().name(), &job.shard);
-        assert!(ring.scheduler.get(key, false).await.unwrap().is_some());
+        assert!(ring.scheduler.producer.get(key, false).await.unwrap().is_some());
     }
     assert!(per_shard(&jobs).values().all(|&count| count > 60), "{:?}", per_shard(&jobs));
     let again = ring.enqueue_accepted(drafts).await;
@@ -129,7 +130,7 @@ async fn a_dead_shard_costs_new_jobs_nothing_and_chosen_ids_of_its_arc_alone_are
     ring.enqueue_accepted(mixed).await;
     let jobs = ring.enqueue_accepted(vec![draft("t"); 1_000]).await;
     assert_eq!(per_shard(&jobs).len(), 4, "it takes new jobs again");
-    let topics = ring.scheduler.topics("", None, 9).await.unwrap();
+    let topics = ring.scheduler.operator.topics("", None, 9).await.unwrap();
     assert_eq!(topics.len(), 1, "probes leave nothing behind");
 }
 
@@ -143,7 +144,7 @@ async fn a_shard_with_open_breaker_gets_only_probes() {
     }
     ring.until_down(0, true).await;
     let (before, begin) = (ring.stores[0].calls(), Instant::now());
-    while begin.elapsed() < 10 * test_timeouts().probe_pauses.1 {
+    while begin.elapsed() < 10 * test_timeouts().probe_pauses.max {
         assert!(unavailable(&ring.enqueue(ring.owned_by(0, "t", 1)).await[0]));
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -177,7 +178,7 @@ async fn a_full_shard_is_skipped_and_still_settles() {
     assert!(refused.as_ref().is_err_and(full), "{refused:?}");
     assert!(!ring.scheduler.shards().all()[2].is_down());
     let items: Vec<_> = receipts(&ring, 2, "t").await.into_iter().map(ack).collect();
-    assert_eq!(ring.scheduler.ack(items).await, vec![Ok(()); 5]);
+    assert_eq!(ring.scheduler.settler.ack(items).await, vec![Ok(()); 5]);
 }
 
 fn ack(receipt: Receipt) -> AckItem {
@@ -358,7 +359,7 @@ async fn a_redrive_to_another_shard_that_was_cut_short_is_ended_by_the_next_one(
             NackItem { receipt, cause }
         };
         let died = receipts(&ring, n, "t").await.into_iter().map(dead).collect();
-        assert!(ring.scheduler.nack(died).await.iter().all(Result::is_ok));
+        assert!(ring.scheduler.settler.nack(died).await.iter().all(Result::is_ok));
     }
     let redrive = || RedriveJobs {
         topic: crate::domain::TopicName::stored("t"),
@@ -370,13 +371,13 @@ async fn a_redrive_to_another_shard_that_was_cut_short_is_ended_by_the_next_one(
         dry_run: false,
     };
     ring.stores.iter().for_each(|store| store.set_fault(InjectedFault::RejectsDeletes));
-    drop(ring.scheduler.redrive(redrive(), None).await);
+    drop(ring.scheduler.operator.redrive(redrive(), None).await);
     assert_eq!(ready_and_dead(&ring, "u").await, (7, 0), "the copies are there");
     ring.stores.iter().for_each(|store| store.set_fault(InjectedFault::None));
     for n in 0..2 {
         ring.until_down(n, false).await;
     }
-    let done = ring.scheduler.redrive(redrive(), None).await.unwrap();
+    let done = ring.scheduler.operator.redrive(redrive(), None).await.unwrap();
     assert_eq!((done.redriven, done.skipped), (7, 0), "{done:?}");
     assert_eq!(ready_and_dead(&ring, "u").await, (7, 0), "each once");
     assert_eq!(ready_and_dead(&ring, "t").await, (0, 0), "none is left behind");
@@ -424,13 +425,17 @@ async fn settles_of_a_dead_shard_fail_alone() {
         items.extend(receipts(&ring, n, "t").await.into_iter().map(ack));
     }
     ring.stores[1].set_fault(InjectedFault::Hangs);
-    let results = ring.scheduler.ack(items.clone()).await;
+    let results = ring.scheduler.settler.ack(items.clone()).await;
     for (result, item) in results.iter().zip(&items) {
         let dead = item.receipt.shard.as_str() == "s1";
         assert_eq!(matches!(result, Err(SettleError::Unavailable(_))), dead, "{result:?}");
     }
     ring.stores[1].set_fault(InjectedFault::None);
-    assert_eq!(ring.scheduler.ack(items.split_off(4)).await, vec![Ok(()); 8], "as often as needed");
+    assert_eq!(
+        ring.scheduler.settler.ack(items.split_off(4)).await,
+        vec![Ok(()); 8],
+        "as often as needed"
+    );
 }
 
 #[tokio::test]
@@ -443,12 +448,12 @@ async fn a_draining_shard_gets_no_new_jobs_and_no_follow_ups_without_an_id() {
     assert_eq!(per_shard(&jobs), BTreeMap::from([("s0".to_owned(), 300)]));
     let receipt = receipts(&ring, 1, "u").await.remove(0);
     let item = AckItem { follow_ups: vec![draft("next"); 3], ..ack(receipt) };
-    assert_eq!(ring.scheduler.ack(vec![item]).await, [Ok(())]);
+    assert_eq!(ring.scheduler.settler.ack(vec![item]).await, [Ok(())]);
     let stats = ring.stats("next").await;
     assert_eq!((stats[0].ready, stats[1].ready), (3, 0));
     ring.enqueue_accepted(ring.owned_by(0, "v", 1)).await;
     let receipt = receipts(&ring, 0, "v").await.remove(0);
     let item = AckItem { follow_ups: vec![draft("next")], ..ack(receipt) };
-    assert_eq!(ring.scheduler.ack(vec![item]).await, [Ok(())]);
+    assert_eq!(ring.scheduler.settler.ack(vec![item]).await, [Ok(())]);
     assert_eq!(ring.stats("next").await[0].ready, 4);
 }

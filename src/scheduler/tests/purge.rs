@@ -26,7 +26,7 @@ fn counting(states: &[State]) -> PurgeTopic {
 }
 
 async fn purged(ring: &TestRing, purge: PurgeTopic) -> PurgedJobs {
-    ring.scheduler.purge(purge, None).await.unwrap()
+    ring.scheduler.operator.purge(purge, None).await.unwrap()
 }
 
 fn all_of(purged: u64) -> PurgedJobs {
@@ -52,7 +52,7 @@ async fn a_purge_of_all_states_counts_each_job_once() {
     let ids: Vec<String> = (0..700).map(|n| format!("n{n}")).collect();
     ring.enqueue_accepted(ids.iter().map(|id| draft_with_id("t", id)).collect()).await;
     for id in &ids[..50] {
-        ring.scheduler.delete(key("t", id), None).await.unwrap();
+        ring.scheduler.producer.delete(key("t", id), None).await.unwrap();
     }
     let running = receipts(&ring, 0, "t").await.len();
     assert!(running > 0);
@@ -94,12 +94,12 @@ async fn a_partial_purge_names_the_shards_that_were_left() {
     let none = PurgedJobs { purged: 0, ..partial };
     assert_eq!(purged(&ring, purge(&[State::Ready])).await, none, "there may be more");
     ring.stores.iter().for_each(|store| store.set_fault(InjectedFault::Unreachable));
-    let refused = ring.scheduler.purge(purge(&[State::Ready]), None).await.unwrap_err();
+    let refused = ring.scheduler.operator.purge(purge(&[State::Ready]), None).await.unwrap_err();
     assert!(matches!(refused.error, store::Error::Unavailable(_)), "{refused:?}");
-    assert!(ring.scheduler.purge(counting(&[State::Ready]), None).await.is_err());
+    assert!(ring.scheduler.operator.purge(counting(&[State::Ready]), None).await.is_err());
     ring.stores.iter().for_each(|store| store.set_fault(InjectedFault::None));
     let rest = eventually("the shard takes reads and writes again", async || {
-        let done = ring.scheduler.purge(purge(&[State::Ready]), None).await.ok();
+        let done = ring.scheduler.operator.purge(purge(&[State::Ready]), None).await.ok();
         done.filter(|done| done.unreachable.is_empty())
     });
     assert_eq!(rest.await, all_of(5));
@@ -109,10 +109,10 @@ async fn a_partial_purge_names_the_shards_that_were_left() {
 async fn nothing_is_purged_after_the_deadline() {
     let ring = TestRing::new(2);
     ring.enqueue_accepted(vec![draft("t"); 20]).await;
-    let late = ring.scheduler.purge(purge(&[State::Ready]), Some(Instant::now())).await;
+    let late = ring.scheduler.operator.purge(purge(&[State::Ready]), Some(Instant::now())).await;
     let late = late.unwrap_err();
     assert!(matches!(late.error, store::Error::DeadlineExceeded(_)), "{late:?}");
     let in_time = Some(Instant::now() + Duration::from_secs(60));
-    let done = ring.scheduler.purge(purge(&[State::Ready]), in_time).await.unwrap();
+    let done = ring.scheduler.operator.purge(purge(&[State::Ready]), in_time).await.unwrap();
     assert_eq!(done, all_of(20));
 }

@@ -7,8 +7,6 @@ use std::time::Duration;
 use futures::future::join_all;
 use tokio::time::Instant;
 
-use super::receipts;
-use super::test_ring::{TestRing, draft, draft_with_id, eventually, key, test_timeouts};
 use crate::clock::{Clock, ManualClock};
 use crate::domain::ring::ShardState;
 use crate::domain::{JobId, ShardName, State, Time, TopicName, When};
@@ -19,6 +17,9 @@ use crate::shards::ShardError;
 use crate::store::Error;
 use crate::store::faulty_store::{FaultyStore, InjectedFault};
 
+use super::receipts;
+use super::test_ring::{TestRing, draft, draft_with_id, eventually, key, test_timeouts};
+
 fn all_of(topic: &str, state: State, limit: usize) -> ListJobs {
     let (topic, after) = (TopicName::stored(topic), ListPosition::default());
     ListJobs { topic, state, full: false, limit, after }
@@ -28,7 +29,7 @@ fn all_of(topic: &str, state: State, limit: usize) -> ListJobs {
 async fn pages(ring: &TestRing, mut list: ListJobs) -> Vec<JobsPage> {
     let mut pages = Vec::new();
     loop {
-        let page = ring.scheduler.list_jobs(list.clone()).await.unwrap();
+        let page = ring.scheduler.operator.list_jobs(list.clone()).await.unwrap();
         assert!(page.jobs.len() <= list.limit);
         let next = page.next.clone();
         pages.push(page);
@@ -66,7 +67,7 @@ async fn a_list_names_who_is_missing_and_ends_all_the_same() {
     ring.stores[2].set_fault(InjectedFault::Hangs);
     let begin = Instant::now();
     let list = all_of("t", State::Ready, 6);
-    let first = ring.scheduler.list_jobs(list.clone()).await.unwrap();
+    let first = ring.scheduler.operator.list_jobs(list.clone()).await.unwrap();
     assert!(begin.elapsed() < test_timeouts().call, "{:?}", begin.elapsed());
     assert_eq!((first.jobs.len(), &*first.unreachable), (6, &["s2".to_owned()][..]));
     let jobs: usize = pages(&ring, list.clone()).await.iter().map(|page| page.jobs.len()).sum();
@@ -79,7 +80,7 @@ async fn a_list_names_who_is_missing_and_ends_all_the_same() {
     let jobs: usize = pages(&ring, rest).await.iter().map(|page| page.jobs.len()).sum();
     assert_eq!(jobs, 24);
     ring.stores.iter().for_each(|store| store.set_fault(InjectedFault::Unreachable));
-    assert!(ring.scheduler.list_jobs(list).await.is_err(), "no shard answers");
+    assert!(ring.scheduler.operator.list_jobs(list).await.is_err(), "no shard answers");
 }
 
 #[tokio::test]
@@ -89,11 +90,11 @@ async fn topic_stats_are_sums_and_report_missing_shards() {
         ring.enqueue_accepted(ring.owned_by(n, "t", 10 + n)).await;
     }
     ring.enqueue_accepted(ring.owned_by(1, "lonely", 1)).await;
-    let topic = async |name: &str| ring.scheduler.topic(TopicName::stored(name)).await;
+    let topic = async |name: &str| ring.scheduler.operator.topic(TopicName::stored(name)).await;
     let row = topic("t").await.unwrap().unwrap();
     assert_eq!((row.stats.ready, row.stats.enqueued_total, row.unreachable.len()), (33, 33, 0));
     let names = async |limit| {
-        let rows = ring.scheduler.topics("", None, limit).await.unwrap();
+        let rows = ring.scheduler.operator.topics("", None, limit).await.unwrap();
         rows.iter().map(|row| row.topic.name.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(names(9).await, ["lonely", "t"]);
@@ -118,22 +119,22 @@ async fn shard_infos_report_state_and_errors() {
         TestRing::with_states(&[ShardState::Active, ShardState::Draining, ShardState::Active]);
     ring.enqueue_accepted(vec![draft("t"); 10]).await;
     ring.stores[2].set_fault(InjectedFault::Unreachable);
-    let infos = ring.scheduler.shard_infos().await;
+    let infos = ring.scheduler.operator.shard_infos().await;
     let states: Vec<_> = infos.iter().map(|shard| (&*shard.name, shard.state)).collect();
     assert_eq!(states.len(), 3);
     assert!(states.contains(&("s1", ShardState::Draining)));
     let dead = infos.iter().find(|shard| shard.name == "s2").unwrap();
     assert!(dead.info.as_ref().unwrap_err().to_string().contains("connection refused"));
     for _ in 0..9 {
-        ring.scheduler.shard_infos().await;
+        ring.scheduler.operator.shard_infos().await;
     }
     ring.until_down(2, true).await;
-    let infos = ring.scheduler.shard_infos().await;
+    let infos = ring.scheduler.operator.shard_infos().await;
     let dead = infos.iter().find(|shard| shard.name == "s2").unwrap();
     let error = dead.info.as_ref().unwrap_err().to_string();
     assert!(error.contains("connection refused"), "also with an open circuit breaker: {error}");
     ring.stores[1].set_fault(InjectedFault::Unreachable);
-    let infos = ring.scheduler.shard_infos().await;
+    let infos = ring.scheduler.operator.shard_infos().await;
     let draining = infos.iter().find(|shard| shard.name == "s1").unwrap();
     assert_eq!((draining.info.is_err(), draining.state), (true, ShardState::Draining));
 }
@@ -142,7 +143,7 @@ async fn shard_infos_report_state_and_errors() {
 async fn a_shard_is_drained_and_taken_back_unless_it_is_the_last() {
     let ring = TestRing::with_states(&[ShardState::Active, ShardState::Active]);
     let set = |name: &str, state| {
-        ring.scheduler.set_shard_state(ShardName::try_new(name).unwrap(), state, None)
+        ring.scheduler.operator.set_shard_state(ShardName::try_new(name).unwrap(), state, None)
     };
     for state in [ShardState::Draining, ShardState::Draining, ShardState::Active] {
         let shard = set("s1", state).await.unwrap();
@@ -155,7 +156,8 @@ async fn a_shard_is_drained_and_taken_back_unless_it_is_the_last() {
 
     let ring = TestRing::with_states(&[ShardState::Active, ShardState::Draining]);
     let name = ShardName::try_new("s0").unwrap();
-    let last = ring.scheduler.set_shard_state(name.clone(), ShardState::Draining, None).await;
+    let last =
+        ring.scheduler.operator.set_shard_state(name.clone(), ShardState::Draining, None).await;
     assert_eq!(last.unwrap_err(), SetShardStateError::LastActive(name.clone()));
     assert_eq!(
         ring.stores[0].sqlite_store().info().await.unwrap().state,
@@ -169,8 +171,12 @@ async fn the_state_of_a_shard_that_does_not_answer_is_not_set() {
     let ring = TestRing::with_states(&[ShardState::Active, ShardState::Active]);
     ring.stores[1].set_fault(InjectedFault::Unreachable);
     let name = ShardName::try_new("s1").unwrap();
-    let refused =
-        ring.scheduler.set_shard_state(name, ShardState::Draining, None).await.unwrap_err();
+    let refused = ring
+        .scheduler
+        .operator
+        .set_shard_state(name, ShardState::Draining, None)
+        .await
+        .unwrap_err();
     assert!(
         matches!(
             &refused,
@@ -188,7 +194,7 @@ async fn dead_letter_all(ring: &TestRing, topic: &str) {
         let receipts = super::receipts(ring, n, topic).await;
         let cause = crate::domain::lifecycle::LeaseEndCause::DeadLettered { error: "x".into() };
         let item = |receipt| NackItem { receipt, cause: cause.clone() };
-        let results = ring.scheduler.nack(receipts.into_iter().map(item).collect()).await;
+        let results = ring.scheduler.settler.nack(receipts.into_iter().map(item).collect()).await;
         assert!(results.iter().all(Result::is_ok), "{results:?}");
     }
 }
@@ -212,20 +218,20 @@ async fn dead_letters_of_all_shards_go_back_or_to_the_owners_of_their_ids_elsewh
     ring.enqueue_accepted(ids.iter().map(|id| draft_with_id("a", id)).collect()).await;
     ring.enqueue_accepted(vec![draft("a"); 20]).await;
     dead_letter_all(&ring, "a").await;
-    let done = ring.scheduler.redrive(redrive("a", None), None).await.unwrap();
+    let done = ring.scheduler.operator.redrive(redrive("a", None), None).await.unwrap();
     assert_eq!((done.redriven, done.skipped), (80, 0));
     dead_letter_all(&ring, "a").await;
 
     ring.enqueue_accepted(vec![draft_with_id("b", "n7")]).await;
     let only_count = RedriveJobs { dry_run: true, ..redrive("a", Some("b")) };
-    let done = ring.scheduler.redrive(only_count, None).await.unwrap();
+    let done = ring.scheduler.operator.redrive(only_count, None).await.unwrap();
     assert_eq!((done.redriven, done.skipped), (79, 1));
-    let done = ring.scheduler.redrive(redrive("a", Some("b")), None).await.unwrap();
+    let done = ring.scheduler.operator.redrive(redrive("a", Some("b")), None).await.unwrap();
     assert_eq!((done.redriven, done.skipped), (79, 1), "what is taken there stays");
     for id in &ids {
-        let found = ring.scheduler.get(key("b", id), false).await.unwrap().unwrap();
+        let found = ring.scheduler.producer.get(key("b", id), false).await.unwrap().unwrap();
         assert_eq!(found.state, State::Ready);
-        let left = ring.scheduler.get(key("a", id), false).await.unwrap();
+        let left = ring.scheduler.producer.get(key("a", id), false).await.unwrap();
         assert_eq!(left.is_some(), id == "n7");
     }
     let ready: u64 = ring.stats("b").await.iter().map(|stats| stats.ready).sum();
@@ -241,7 +247,7 @@ async fn redrive_finds_dead_letters_despite_clock_skew() {
         let ring = TestRing::with_stores(stores, &[ShardState::Active], 1);
         ring.enqueue_accepted(vec![draft("a"); 3]).await;
         dead_letter_all(&ring, "a").await;
-        let done = ring.scheduler.redrive(redrive("a", None), None).await.unwrap();
+        let done = ring.scheduler.operator.redrive(redrive("a", None), None).await.unwrap();
         assert_eq!((done.redriven, done.skipped), (3, 0), "{micros} us ahead");
     }
 }
@@ -261,17 +267,17 @@ async fn a_redrive_to_other_shards_goes_by_the_clock_of_the_shards() {
         dead_letter_all(&ring, "a").await;
         let count = |ttl| RedriveJobs { ttl, dry_run: true, ..redrive("a", Some("b")) };
         for (ttl, want) in [(None, 40), (Some(TTL), 40)] {
-            let done = ring.scheduler.redrive(count(ttl), None).await.unwrap();
+            let done = ring.scheduler.operator.redrive(count(ttl), None).await.unwrap();
             assert_eq!((done.redriven, done.skipped), (want, 40 - want), "{micros} us ahead");
         }
         there.advance(Duration::from_secs(61));
-        let done = ring.scheduler.redrive(redrive("a", Some("b")), None).await.unwrap();
+        let done = ring.scheduler.operator.redrive(redrive("a", Some("b")), None).await.unwrap();
         assert_eq!((done.redriven, done.skipped), (0, 40), "{micros} us ahead");
         let with_ttl = RedriveJobs { ttl: Some(TTL), ..redrive("a", Some("b")) };
-        let done = ring.scheduler.redrive(with_ttl, None).await.unwrap();
+        let done = ring.scheduler.operator.redrive(with_ttl, None).await.unwrap();
         assert_eq!((done.redriven, done.skipped), (40, 0), "{micros} us ahead");
         for id in &ids {
-            let moved = ring.scheduler.get(key("b", id), false).await.unwrap().unwrap();
+            let moved = ring.scheduler.producer.get(key("b", id), false).await.unwrap().unwrap();
             assert_eq!(moved.state, State::Ready);
             assert_eq!(moved.expire_time, Some(there.now().plus(TTL)), "{id}");
         }
@@ -291,14 +297,14 @@ async fn redrive_moves_kept_jobs_to_other_shards_but_no_tombstones() {
         draft.spec.payload = None;
         draft.spec.retention = kept.contains(id).then_some(Duration::from_secs(3600));
         ring.enqueue_accepted(vec![draft]).await;
-        ring.scheduler.delete(key("a", id.as_str()), None).await.unwrap();
+        ring.scheduler.producer.delete(key("a", id.as_str()), None).await.unwrap();
     }
     let (ids, states) = ([kept.clone(), dropped].concat(), vec![State::Cancelled]);
     let all = RedriveJobs { ids, states, ..redrive("a", Some("b")) };
-    let done = ring.scheduler.redrive(all, None).await.unwrap();
+    let done = ring.scheduler.operator.redrive(all, None).await.unwrap();
     assert_eq!((done.redriven, done.skipped), (20, 20));
     for id in kept {
-        let found = ring.scheduler.get(key("b", id.as_str()), false).await.unwrap();
+        let found = ring.scheduler.producer.get(key("b", id.as_str()), false).await.unwrap();
         assert_eq!(found.map(|job| job.state), Some(State::Ready), "{id}");
     }
 }
@@ -318,21 +324,24 @@ async fn a_partial_redrive_reports_unreachable_shards() {
     };
     let (done, unreachable) = ((10, 0), vec!["s0".to_owned()]);
     for all in [only_count, redrive("t", None)] {
-        let found = ring.scheduler.redrive(all, None).await.unwrap();
+        let found = ring.scheduler.operator.redrive(all, None).await.unwrap();
         assert_eq!(((found.redriven, found.skipped), &found.unreachable), (done, &unreachable));
     }
-    let again = ring.scheduler.redrive(redrive("t", None), None).await.unwrap();
+    let again = ring.scheduler.operator.redrive(redrive("t", None), None).await.unwrap();
     assert_eq!((again.redriven, again.unreachable), (0, unreachable), "there may be more");
-    assert!(ring.scheduler.redrive(named(0), None).await.is_err(), "nothing was done");
+    assert!(ring.scheduler.operator.redrive(named(0), None).await.is_err(), "nothing was done");
     let ready: Vec<_> = ring.stats("t").await.iter().map(|stats| stats.ready).collect();
     assert_eq!(ready, [0, 5, 5]);
     ring.stores.iter().for_each(|store| store.set_fault(InjectedFault::Unreachable));
-    assert!(ring.scheduler.redrive(redrive("t", None), None).await.is_err(), "no shard answers");
+    assert!(
+        ring.scheduler.operator.redrive(redrive("t", None), None).await.is_err(),
+        "no shard answers"
+    );
     ring.stores.iter().for_each(|store| store.set_fault(InjectedFault::None));
     for n in 0..3 {
         ring.until_down(n, false).await;
     }
-    let done = ring.scheduler.redrive(named(0), None).await.unwrap();
+    let done = ring.scheduler.operator.redrive(named(0), None).await.unwrap();
     assert_eq!((done.redriven, done.unreachable.len()), (5, 0));
     let items: Vec<AckItem> =
         super::receipts(&ring, 0, "t").await.into_iter().map(super::ack).collect();
@@ -350,8 +359,8 @@ async fn reads_that_hang_are_refused_alone_and_writes_go_on() {
         loop {
             let begin = Instant::now();
             let all = (0..40).map(async |n| match n % 2 {
-                0 => ring.scheduler.get(key("t", "n0"), false).await.is_ok(),
-                _ => ring.scheduler.topic(TopicName::stored("t")).await.is_ok(),
+                0 => ring.scheduler.producer.get(key("t", "n0"), false).await.is_ok(),
+                _ => ring.scheduler.operator.topic(TopicName::stored("t")).await.is_ok(),
             });
             assert!(join_all(all).await.iter().all(|read| !read), "it hangs");
             if begin.elapsed() < test_timeouts().call / 2 {
@@ -380,10 +389,13 @@ async fn reads_that_hang_are_refused_alone_and_writes_go_on() {
     };
     assert!(!shard.is_down() && refuses_reads() && shard.health().takes_jobs());
     let acks = receipts(&ring, 0, "t").await.into_iter().map(super::ack).collect();
-    assert!(ring.scheduler.ack(acks).await.iter().all(Result::is_ok), "its jobs can be settled");
+    assert!(
+        ring.scheduler.settler.ack(acks).await.iter().all(Result::is_ok),
+        "its jobs can be settled"
+    );
     ring.stores[0].set_fault(InjectedFault::None);
     eventually("reads are answered", async || {
-        ring.scheduler.get(key("t", "n0"), false).await.ok().flatten()
+        ring.scheduler.producer.get(key("t", "n0"), false).await.ok().flatten()
     })
     .await;
     assert!(!refuses_reads());

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::test_ring::{TestRing, draft, draft_with_id, eventually, key};
 use crate::domain::open_rings::{RingMembers, RingRecord, RingRecords};
 use crate::domain::ring::ShardState;
 use crate::domain::{EnqueueOutcome, OnConflict, State, When};
@@ -11,6 +10,8 @@ use crate::scheduler::{AcceptedJob, AckItem, Draft, EnqueueError, RedriveJobs, S
 use crate::shards::ShardError;
 use crate::store::faulty_store::{FaultyStore, InjectedFault};
 use crate::store::{self, Heartbeat};
+
+use super::test_ring::{TestRing, draft, draft_with_id, eventually, key};
 
 const IDS: usize = 200;
 
@@ -32,7 +33,8 @@ async fn assert_jobs_in_place_in(topic: &str, ring: &TestRing, jobs: &[AcceptedJ
     for (before, after) in jobs.iter().zip(ring.enqueue_accepted(again).await) {
         let seen = (&after.shard, after.outcome);
         assert_eq!(seen, (&before.shard, EnqueueOutcome::Unchanged), "{}", after.id);
-        let found = ring.scheduler.get(key(topic, after.id.as_str()), false).await.unwrap();
+        let found =
+            ring.scheduler.producer.get(key(topic, after.id.as_str()), false).await.unwrap();
         assert!(found.is_some(), "{}", after.id);
     }
 }
@@ -64,9 +66,13 @@ async fn a_shard_is_added_and_every_old_id_is_found() {
     for job in &moved[..moved.len() / 2] {
         let key = key("t", job.id.as_str());
         let later = Some(When::At(job.due.plus(std::time::Duration::from_secs(60))));
-        let shifted = after.scheduler.reschedule(key.clone(), later, None, None).await.unwrap();
+        let shifted =
+            after.scheduler.producer.reschedule(key.clone(), later, None, None).await.unwrap();
         assert_eq!(shifted.unwrap().unwrap().state, State::Scheduled);
-        assert_eq!(after.scheduler.delete(key, None).await.unwrap(), Some(State::Scheduled));
+        assert_eq!(
+            after.scheduler.producer.delete(key, None).await.unwrap(),
+            Some(State::Scheduled)
+        );
     }
     let replace = Draft {
         on_conflict: OnConflict::Replace,
@@ -159,7 +165,7 @@ async fn an_unreachable_former_owner_blocks_only_its_own_ids() {
             };
             assert!(unwritten(&error), "{error}");
             assert!(error.to_string().contains("the shard may have the job"), "{error}");
-            assert!(ring.scheduler.get(key, false).await.is_err(), "it is unknown");
+            assert!(ring.scheduler.producer.get(key, false).await.is_err(), "it is unknown");
         }
     }
     assert!(refused > IDS / 6 && accepted > IDS / 3, "{refused} {accepted}");
@@ -178,7 +184,7 @@ async fn a_former_ring_is_closed_when_no_job_is_left_that_only_it_finds() {
     let delete_job = async |key: &crate::domain::JobKey| {
         // Cancelled, and then deleted.
         for _ in 0..2 {
-            assert!(ring.scheduler.delete(key.clone(), None).await.unwrap().is_some());
+            assert!(ring.scheduler.producer.delete(key.clone(), None).await.unwrap().is_some());
         }
     };
     for key in others {
@@ -186,15 +192,15 @@ async fn a_former_ring_is_closed_when_no_job_is_left_that_only_it_finds() {
     }
     let agreed = async || shards.agreement();
     eventually("they agree", agreed).await;
-    ring.scheduler.close_rings().await.unwrap();
+    ring.scheduler.upkeep.close_rings().await.unwrap();
     assert_eq!(shards.former_owners(last).len(), 1, "one job needs it still");
     delete_job(last).await;
     stores[0].set_fault(InjectedFault::Unreachable);
-    assert!(ring.scheduler.close_rings().await.is_err(), "it is unknown");
+    assert!(ring.scheduler.upkeep.close_rings().await.is_err(), "it is unknown");
     stores[0].set_fault(InjectedFault::None);
-    ring.scheduler.close_rings().await.unwrap();
+    ring.scheduler.upkeep.close_rings().await.unwrap();
     assert!(shards.former_owners(last).is_empty());
-    assert!(ring.scheduler.get(last.clone(), false).await.unwrap().is_none());
+    assert!(ring.scheduler.producer.get(last.clone(), false).await.unwrap().is_none());
     // It stays closed, until a replica serves it again.
     let later = TestRing::joined(&stores, 3).await;
     assert!(later.scheduler.shards().former_owners(last).is_empty());
@@ -229,7 +235,7 @@ async fn a_ring_whose_shard_is_gone_is_not_searched_and_ends_when_an_empty_one_h
     eventually("they agree", async || shards.agreement()).await;
     let calls = || rest.iter().map(|store| store.calls()).sum::<usize>();
     let before = calls();
-    ring.scheduler.close_rings().await.unwrap();
+    ring.scheduler.upkeep.close_rings().await.unwrap();
     assert_eq!(calls(), before);
     assert!(shards.is_on_ring(gone), "it may come back, with jobs");
     // It does not: its jobs are lost.
@@ -238,7 +244,7 @@ async fn a_ring_whose_shard_is_gone_is_not_searched_and_ends_when_an_empty_one_h
     set(&ring, 2, ShardState::Draining).await;
     let shards = ring.scheduler.shards();
     eventually("they agree", async || shards.agreement()).await;
-    ring.scheduler.release_drained().await;
+    ring.scheduler.upkeep.release_drained().await;
     assert!(!shards.is_on_ring(gone));
     let later = TestRing::joined(rest, 4).await;
     assert!(!later.scheduler.shards().is_on_ring(gone));
@@ -257,13 +263,13 @@ async fn a_shard_that_drains_leaves_the_ring_once_it_reports_that_it_is_empty() 
     let name = stores[2].name();
     let close = async || {
         eventually("they agree", async || shards.agreement()).await;
-        ring.scheduler.release_drained().await;
-        ring.scheduler.close_rings().await
+        ring.scheduler.upkeep.release_drained().await;
+        ring.scheduler.upkeep.close_rings().await
     };
     close().await.unwrap();
     assert!(shards.is_on_ring(name), "a job lies on it");
     for _ in 0..2 {
-        assert!(ring.scheduler.delete(last.clone(), None).await.unwrap().is_some());
+        assert!(ring.scheduler.producer.delete(last.clone(), None).await.unwrap().is_some());
     }
     stores[2].set_fault(InjectedFault::Unreachable);
     let _ = close().await;
@@ -344,7 +350,7 @@ async fn jobs_are_put_back_where_they_lie() {
     let topic = crate::domain::TopicName::stored("t");
     let (states, ttl) = (vec![State::Dead], None);
     let redrive = RedriveJobs { topic, ids, states, target: None, rate: None, ttl, dry_run: true };
-    let done = ring.scheduler.redrive(redrive, None).await.unwrap();
+    let done = ring.scheduler.operator.redrive(redrive, None).await.unwrap();
     assert_eq!((done.redriven, done.skipped), (0, IDS as u64), "each is found once");
 }
 
@@ -361,12 +367,12 @@ async fn follow_ups_without_id_are_not_written_before_the_ack() {
     let ack = || AckItem { receipt: receipt.clone(), result: None, follow_ups: follow_ups.clone() };
     let written = async || ring.stats("next").await.iter().map(|stats| stats.ready).sum::<u64>();
     for _ in 0..3 {
-        let refused = ring.scheduler.ack(vec![ack()]).await.remove(0);
+        let refused = ring.scheduler.settler.ack(vec![ack()]).await.remove(0);
         assert!(matches!(refused, Err(SettleError::FollowUp(_))), "{refused:?}");
         assert_eq!(written().await, 0);
     }
     ring.stores[1].set_fault(InjectedFault::None);
     ring.until_down(1, false).await;
-    assert_eq!(ring.scheduler.ack(vec![ack()]).await, [Ok(())]);
+    assert_eq!(ring.scheduler.settler.ack(vec![ack()]).await, [Ok(())]);
     assert_eq!(written().await, 2);
 }

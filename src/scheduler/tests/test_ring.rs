@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::backoff::BackoffRange;
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{JobId, JobKey, OnConflict, Spec, TopicName, When};
@@ -68,7 +69,7 @@ impl TestRing {
         &self,
         drafts: Vec<Draft>,
     ) -> Vec<Result<AcceptedJob, EnqueueError>> {
-        self.scheduler.enqueue(drafts, WriteTerms::of_call(None, None)).await
+        self.scheduler.producer.enqueue(drafts, WriteTerms::of_call(None, None)).await
     }
 
     /// Enqueues with a deadline of `time` from now.
@@ -78,7 +79,11 @@ impl TestRing {
         draft: Draft,
     ) -> Result<AcceptedJob, EnqueueError> {
         let until = Some(Instant::now() + time);
-        self.scheduler.enqueue(vec![draft], WriteTerms::of_call(None, until)).await.remove(0)
+        self.scheduler
+            .producer
+            .enqueue(vec![draft], WriteTerms::of_call(None, until))
+            .await
+            .remove(0)
     }
 
     /// Enqueues and expects all to be accepted.
@@ -126,7 +131,7 @@ pub(crate) fn test_timeouts() -> ShardTimeouts {
         fan_out: ms(200),
         retry_max: ms(700),
         ring_agreement: ms(1_400),
-        probe_pauses: (ms(20), ms(80)),
+        probe_pauses: BackoffRange { min: ms(20), max: ms(80) },
     }
 }
 
