@@ -1,9 +1,10 @@
 //! The only module that reads clocks. All others take the time as a parameter or from a [`Clock`].
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::domain::Time;
@@ -179,7 +180,7 @@ impl ManualClock {
     /// Returns the time of the clock.
     #[must_use]
     pub fn now(&self) -> Time {
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.now.lock()
     }
 
     /// Moves the clock forward.
@@ -190,7 +191,7 @@ impl ManualClock {
 
     /// Sets the clock.
     pub fn set(&self, to: Time) {
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = to;
+        *self.now.lock() = to;
         self.moved.notify_waiters();
     }
 

@@ -15,17 +15,18 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, BackoffRange};
 use crate::log_limiter::LogLimiter;
 use crate::metrics::Metrics;
 
@@ -36,10 +37,9 @@ pub(crate) use unread_body::UnreadBody;
 use standing::Place;
 use turns::{TurnBounds, Turns};
 
-/// First delay after a failed accept.
-const RETRY_DELAY_MIN: Duration = Duration::from_millis(5);
-/// Longest delay after failed accepts: short enough for a client that connects meanwhile.
-const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
+/// Delays after failed accepts: short enough for a client that connects meanwhile.
+const RETRY_DELAYS: BackoffRange =
+    BackoffRange { min: Duration::from_millis(5), max: Duration::from_secs(1) };
 /// Longest time in which a peer takes nothing of the written data; then the connection ends. A peer that does not
 /// answer pings has the same time.
 const WRITE_STALL_MAX: Duration = Duration::from_secs(40);
@@ -169,7 +169,7 @@ impl Connections {
     /// Accepts the next connection that gets a slot. After an error of the listener it waits before the next try: a
     /// process without free file descriptors would spin otherwise.
     async fn accept(self: &Arc<Self>, listener: &TcpListener) -> (AcceptedConnection, Duration) {
-        let mut pauses = Backoff::new(RETRY_DELAY_MIN, RETRY_DELAY_MAX);
+        let mut pauses = Backoff::new(RETRY_DELAYS);
         loop {
             match listener.accept().await {
                 Ok((socket, peer)) => {
@@ -260,7 +260,7 @@ impl Connections {
         peer: IpAddr,
         standing: &Arc<Standing>,
     ) -> Result<Counted, ReachedLimit> {
-        let (now, mut open) = (Instant::now(), self.open());
+        let (now, mut open) = (Instant::now(), self.open.lock());
         if open.by_peer.len() > 2 * open.all + CLOSED_PEERS_MAX {
             open.by_peer.retain(|_, peer| !peer.is_forgotten(now));
         }
@@ -282,7 +282,7 @@ impl Connections {
 
     /// Frees the place of a connection, unless it was taken away.
     fn count_closed(&self, peer: IpAddr, last_use: Option<u64>) {
-        let mut open = self.open();
+        let mut open = self.open.lock();
         if last_use.is_none_or(|number| open.remove_anonymous(peer, number).is_some()) {
             open.count_closed(peer);
         }
@@ -290,19 +290,19 @@ impl Connections {
 
     /// Counts an anonymous connection as one that is not. Returns false if its place was taken away.
     fn forget_anonymous(&self, peer: IpAddr, last_use: u64) -> bool {
-        self.open().remove_anonymous(peer, last_use).is_some()
+        self.open.lock().remove_anonymous(peer, last_use).is_some()
     }
 
     /// Counts a use of an anonymous connection. Returns its number; `None`: its place was taken away.
     fn renew_anonymous(&self, peer: IpAddr, last_use: u64) -> Option<u64> {
-        let mut open = self.open();
+        let mut open = self.open.lock();
         let standing = open.remove_anonymous(peer, last_use)?;
         Some(open.add_anonymous(peer, &standing))
     }
 
     /// Counts a call without an identity and returns the time until its turn.
     fn count_call(&self, peer: IpAddr) -> Duration {
-        let mut open = self.open();
+        let mut open = self.open.lock();
         let of_peer = open.by_peer.entry(peer).or_default();
         of_peer.call_turns.take(self.call_turns, Instant::now())
     }
@@ -310,7 +310,7 @@ impl Connections {
     /// Counts a watch without an identity. Returns false if there are as many as connections may be, of this address or
     /// in all.
     fn count_watch(&self, peer: IpAddr) -> bool {
-        let mut open = self.open();
+        let mut open = self.open.lock();
         let is_full = open.watches >= self.max;
         let of_peer = open.by_peer.entry(peer).or_default();
         if is_full || of_peer.watches >= self.peer_max {
@@ -322,7 +322,7 @@ impl Connections {
     }
 
     fn count_watch_end(&self, peer: IpAddr) {
-        let mut open = self.open();
+        let mut open = self.open.lock();
         open.watches -= 1;
         if let Some(of_peer) = open.by_peer.get_mut(&peer) {
             of_peer.watches -= 1;
@@ -361,10 +361,6 @@ impl Connections {
             let suppressed = passed.suppressed();
             tracing::warn!(port, %peer, max, suppressed, "connection rejected: {why}");
         }
-    }
-
-    fn open(&self) -> MutexGuard<'_, OpenCounts> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -443,7 +439,7 @@ impl ConnectionOrigin {
 
     /// Counts a violation: the next connections from its address wait.
     pub(crate) fn violated(&self) {
-        let (now, mut open) = (Instant::now(), self.connections.open());
+        let (now, mut open) = (Instant::now(), self.connections.open.lock());
         let bounds = self.connections.turns;
         open.by_peer.entry(self.peer).or_default().turns.punish(bounds, now);
     }
@@ -609,7 +605,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         drop(connections.admit(a));
         tokio::time::advance(Duration::from_secs(1)).await;
-        let open = connections.open();
+        let open = connections.open.lock();
         let forgotten = |peer: &Peer| peer.is_forgotten(Instant::now());
         assert_eq!((open.all, open.by_peer.values().all(forgotten)), (0, true));
         assert!(open.anonymous.is_empty());
@@ -666,7 +662,7 @@ mod tests {
             for held in &of_a[..identified] {
                 assert!(held.is_open().await, "{identified}");
             }
-            assert_eq!(connections.open().all, 16, "{identified}");
+            assert_eq!(connections.open.lock().all, 16, "{identified}");
             let refused = connections.metrics.render();
             assert!(
                 refused.contains(r#"reason="displaced""#)
@@ -674,7 +670,7 @@ mod tests {
             );
             // A place that was taken away is freed once.
             drop((of_a, of_b, one, more, own, flood));
-            let open = connections.open();
+            let open = connections.open.lock();
             assert_eq!((open.all, open.anonymous.len()), (0, 0), "{identified}");
             assert!(open.by_peer.values().all(|peer| peer.open == 0 && peer.anonymous.is_empty()));
         }
@@ -713,14 +709,14 @@ mod tests {
         let peer = ip("10.0.0.1");
         let (moved, _) = http.admit(peer).unwrap();
         assert!(moved.move_to(&grpc));
-        assert_eq!((http.open().all, grpc.open().all), (0, 1));
+        assert_eq!((http.open.lock().all, grpc.open.lock().all), (0, 1));
         moved.standing().identify();
         let (next, _) = http.admit(peer).unwrap();
         assert!(!next.move_to(&grpc), "that one has shown an identity");
-        assert_eq!((http.open().all, grpc.open().all), (1, 1));
+        assert_eq!((http.open.lock().all, grpc.open.lock().all), (1, 1));
         drop(moved);
         assert!(next.move_to(&grpc));
-        assert_eq!((http.open().all, grpc.open().all), (0, 1));
+        assert_eq!((http.open.lock().all, grpc.open.lock().all), (0, 1));
     }
 
     #[tokio::test(start_paused = true)]
@@ -734,7 +730,7 @@ mod tests {
         drop(of_a);
         assert!(watch(0).is_some());
         drop((of_b, slots));
-        assert_eq!(connections.open().watches, 0);
+        assert_eq!(connections.open.lock().watches, 0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -744,7 +740,7 @@ mod tests {
             drop(connections.admit(IpAddr::V4(peer.into())));
             tokio::time::advance(Duration::from_millis(1)).await;
         }
-        let kept = connections.open().by_peer.len();
+        let kept = connections.open.lock().by_peer.len();
         assert!(kept <= CLOSED_PEERS_MAX + 1, "{kept}");
     }
 

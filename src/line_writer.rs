@@ -5,11 +5,12 @@
 //! thread does not end: where standard output is full, the process then never ends.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -77,7 +78,7 @@ impl LineWriter {
 
     /// Writes whole lines as soon as the reader takes them, or drops them.
     pub(crate) fn write(&self, lines: &[u8]) {
-        let mut queue = self.0.queue();
+        let mut queue = self.0.queue.lock();
         if self.0.has_room(&queue, lines.len()) {
             queue.lines.extend_from_slice(lines);
             self.0.changed.notify_all();
@@ -92,13 +93,13 @@ impl LineWriter {
         loop {
             let progress = self.0.progress.notified();
             {
-                let queue = self.0.queue();
+                let queue = self.0.queue.lock();
                 if queue.is_stopped || self.0.has_room(&queue, bytes) {
                     return;
                 }
             }
             if timeout(STOPPED_AFTER, progress).await.is_err() {
-                self.0.queue().is_stopped = true;
+                self.0.queue.lock().is_stopped = true;
             }
         }
     }
@@ -106,7 +107,7 @@ impl LineWriter {
     /// Waits until all is written, for `max` at most.
     pub(crate) fn flush(&self, max: Duration) {
         let is_busy = |queue: &mut Queue| queue.is_writing || !queue.lines.is_empty();
-        drop(self.0.changed.wait_timeout_while(self.0.queue(), max, is_busy));
+        self.0.changed.wait_while_for(&mut self.0.queue.lock(), is_busy, max);
     }
 
     /// Returns the number of lines lost since the start.
@@ -118,10 +119,6 @@ impl LineWriter {
 // === impl Shared ===
 
 impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn has_room(&self, queue: &Queue, bytes: usize) -> bool {
         queue.lines.len() + bytes <= self.bytes_max
     }
@@ -145,12 +142,10 @@ impl Shared {
 
     /// Waits for lines; returns them with the number of those that were lost behind them.
     fn next(&self) -> (Vec<u8>, u64) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         queue.is_writing = false;
         self.changed.notify_all();
-        let is_empty = |queue: &mut Queue| queue.lines.is_empty();
-        let waited = self.changed.wait_while(queue, is_empty);
-        let mut queue = waited.unwrap_or_else(PoisonError::into_inner);
+        self.changed.wait_while(&mut queue, |queue| queue.lines.is_empty());
         queue.is_writing = true;
         (std::mem::take(&mut queue.lines), std::mem::take(&mut queue.lost))
     }
@@ -160,7 +155,7 @@ impl Shared {
         while !lines.is_empty() {
             let (first, rest) = lines.split_at(end_of_lines(lines));
             let written = write_all(target, first);
-            let mut queue = self.queue();
+            let mut queue = self.queue.lock();
             queue.is_stopped = false;
             if written.is_err() {
                 self.add_lost(&mut queue, first);
@@ -229,7 +224,7 @@ mod tests {
     /// Writes lines until the first one is being written and none waits.
     fn stall(writer: &LineWriter) {
         writer.write(b"first\n");
-        while !writer.0.queue().lines.is_empty() {
+        while !writer.0.queue.lock().lines.is_empty() {
             thread::yield_now();
         }
     }
@@ -250,7 +245,7 @@ mod tests {
             }
             assert_eq!(text(&read), "later\n");
             writer.flush(LONG);
-            assert!(writer.0.queue().lines.is_empty());
+            assert!(writer.0.queue.lock().lines.is_empty());
         }
     }
 
@@ -259,7 +254,7 @@ mod tests {
         let (writer, _read) = start();
         stall(&writer);
         writer.flush(Duration::from_millis(1));
-        assert!(writer.0.queue().is_writing);
+        assert!(writer.0.queue.lock().is_writing);
     }
 
     #[test]
@@ -298,10 +293,10 @@ mod tests {
             writer.wait_for_room(22).await;
             writer.write(b"a line of some length\n");
         }
-        assert!(writer.lost_lines() > 900 && writer.0.queue().is_stopped);
+        assert!(writer.lost_lines() > 900 && writer.0.queue.lock().is_stopped);
         text(&read);
         text(&read);
-        assert!(!writer.0.queue().is_stopped, "it goes on");
+        assert!(!writer.0.queue.lock().is_stopped, "it goes on");
     }
 
     #[test]

@@ -5,9 +5,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
@@ -92,7 +93,7 @@ impl<T: Default + Send + 'static> LogLimiter<T> {
         note: impl FnOnce(&mut T),
     ) -> Option<LogPermit<T>> {
         let LimiterState { interval, .. } = *self.0;
-        let mut lines = self.0.lines();
+        let mut lines = self.0.lines.lock();
         let now = Instant::now();
         let is_old = |line: &LineState<T>| now.duration_since(line.at) >= interval;
         let mut name = name.join(SEPARATOR);
@@ -130,7 +131,7 @@ impl<T: Default + Send + 'static> LogLimiter<T> {
         runtime.spawn(async move {
             sleep_until(at + interval + interval / 4).await;
             let Some(state) = state.upgrade() else { return };
-            let mut lines = state.lines();
+            let mut lines = state.lines.lock();
             let line = lines.get_mut(&name).filter(|line| line.at == at);
             let suppressed = line.map(|line| std::mem::take(&mut line.suppressed));
             drop(lines);
@@ -154,15 +155,11 @@ impl<T: Default> LimiterState<T> {
             report(name, suppressed);
         }
     }
-
-    fn lines(&self) -> MutexGuard<'_, HashMap<String, LineState<T>>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl<T: Default> Drop for LimiterState<T> {
     fn drop(&mut self) {
-        let lines = std::mem::take(&mut *self.lines());
+        let lines = std::mem::take(&mut *self.lines.lock());
         for (name, LineState { suppressed, .. }) in lines {
             self.report(&name, suppressed);
         }
@@ -194,7 +191,7 @@ mod tests {
         let reports = Arc::new(Mutex::new(Vec::new()));
         let lines = Arc::clone(&reports);
         let report = move |name: &str, suppressed: Suppressed| {
-            lines.lock().unwrap().push(format!("{name} {}", suppressed.count));
+            lines.lock().push(format!("{name} {}", suppressed.count));
         };
         (LogLimiter::with_report(INTERVAL, report), reports)
     }
@@ -214,7 +211,7 @@ mod tests {
                 }
             }
             drop(limiter);
-            let reports = reports.lock().unwrap().clone();
+            let reports = reports.lock().clone();
             let count = |line: &String| line.strip_prefix("a b ").unwrap().parse::<u64>().unwrap();
             assert_eq!(logged + reports.iter().map(count).sum::<u64>(), events, "{reports:?}");
         }
@@ -226,9 +223,9 @@ mod tests {
         assert!(limiter.allow(&["a"]).is_some());
         assert_eq!(limiter.allow_many(&["a"], 499), None);
         tokio::time::sleep(INTERVAL).await;
-        assert!(reports.lock().unwrap().is_empty(), "the next line may report it");
+        assert!(reports.lock().is_empty(), "the next line may report it");
         tokio::time::sleep(INTERVAL / 2).await;
-        assert_eq!(*reports.lock().unwrap(), ["a 499"]);
+        assert_eq!(*reports.lock(), ["a 499"]);
         assert_eq!(limiter.allow(&["a"]).unwrap().suppressed(), None);
     }
 
@@ -267,7 +264,7 @@ mod tests {
         let count = |all: &[String]| all.iter().filter(|n| limiter.allow(&[n]).is_some()).count();
         let passed = count(&all);
         assert!((LINES_MAX..=LINES_MAX + 1).contains(&passed), "{passed}");
-        assert!(limiter.0.lines().len() <= LINES_MAX + 1);
+        assert!(limiter.0.lines.lock().len() <= LINES_MAX + 1);
         tokio::time::advance(INTERVAL).await;
         assert_eq!(count(&all[..LINES_MAX]), LINES_MAX, "the old ones make room");
     }

@@ -1,9 +1,10 @@
 //! One line of the audit log.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -163,7 +164,7 @@ impl AuditNote {
     }
 
     fn lock(&self) -> MutexGuard<'_, Touched> {
-        self.touched.lock().unwrap_or_else(PoisonError::into_inner)
+        self.touched.lock()
     }
 }
 

@@ -14,11 +14,12 @@ pub mod writer;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -155,7 +156,7 @@ impl AuditState {
 impl RecentAddresses {
     /// Returns whether an address has lines of its own now.
     fn take(&self, address: IpAddr) -> bool {
-        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.0.lock();
         let now = Instant::now();
         if recent.len() >= ADDRESSES_MAX && !recent.contains_key(&address) {
             recent.retain(|_, last| now.duration_since(*last) < REFUSALS_EVERY);

@@ -1,9 +1,10 @@
 //! From the credentials of a call to its caller.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use subtle::ConstantTimeEq as _;
 use tokio::sync::watch;
 
@@ -308,7 +309,7 @@ impl ConnectionCredentials {
             return Ok(Caller { certificate, ..Caller::anyone() });
         };
         let generation = *current.generation.borrow();
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         if let Some(last) = &*last
             && last.generation == generation
             && is_same(last.header.as_deref(), header)

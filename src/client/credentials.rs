@@ -4,9 +4,10 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::codegen::http::HeaderValue;
 
@@ -104,7 +105,7 @@ impl TokenFile {
     /// Returns the token, from the file if that has changed. Blocks for a look at the file's times and rarely for the
     /// read of a few bytes, which take less time than a switch to another thread.
     fn current(&self, now: Instant) -> Authorization {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if let Some(stamp) = state.stamp {
             let found = self.regular_stamp();
             let is_young = now < state.read_at + TOKEN_AGE_MAX;

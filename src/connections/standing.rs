@@ -7,10 +7,11 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::task::AtomicWaker;
+use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
 use super::Connections;
@@ -58,7 +59,7 @@ impl Standing {
         if self.is_known() {
             return;
         }
-        let mut place = self.place();
+        let mut place = self.place.lock();
         if let Some(Place { connections, peer, last_use }) = &mut *place
             && let Some(number) = last_use.take()
             && !connections.forget_anonymous(*peer, number)
@@ -75,7 +76,7 @@ impl Standing {
         if self.is_known() {
             return;
         }
-        let mut place = self.place();
+        let mut place = self.place.lock();
         if let Some(Place { connections, peer, last_use: Some(number) }) = &mut *place {
             match connections.renew_anonymous(*peer, *number) {
                 Some(next) => *number = next,
@@ -86,13 +87,13 @@ impl Standing {
 
     /// Counts a call without an identity and returns the time until its turn among those of its address.
     pub(super) fn take_call_turn(&self) -> Duration {
-        let place = self.place();
+        let place = self.place.lock();
         place.as_ref().map_or(Duration::ZERO, |place| place.connections.count_call(place.peer))
     }
 
     /// Takes the place of a watch; `None`: its address has as many as it may have connections, or all have.
     pub(crate) fn open_watch(&self) -> Option<WatchPlace> {
-        let place = self.place();
+        let place = self.place.lock();
         let Place { connections, peer, .. } = place.as_ref()?;
         connections.count_watch(*peer).then(|| {
             let (connections, peer) = (Arc::clone(connections), *peer);
@@ -127,14 +128,10 @@ impl Standing {
 
     /// Gives the connection a place, and frees the one that it has.
     pub(super) fn set_place(&self, place: Option<Place>) {
-        let former = std::mem::replace(&mut *self.place(), place);
+        let former = std::mem::replace(&mut *self.place.lock(), place);
         if let Some(Place { connections, peer, last_use }) = former {
             connections.count_closed(peer, last_use);
         }
-    }
-
-    fn place(&self) -> MutexGuard<'_, Option<Place>> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

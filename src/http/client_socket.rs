@@ -6,9 +6,10 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::tcp::OwnedReadHalf;
@@ -27,16 +28,12 @@ impl ClientSocket {
 
     /// Returns whether the client has closed its side, even if there are bytes that are not read yet.
     pub(super) fn is_closed(&self) -> bool {
-        let half = self.lock();
+        let half = self.0.lock();
         let socket: &tokio::net::TcpStream = half.as_ref();
         let mut asked = [PollFd::new(socket, CLOSED)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         // An error of the question is none of the connection.
         poll(&mut asked, Some(&now)).is_ok() && asked[0].revents().intersects(CLOSED | ALWAYS_ASKED)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, OwnedReadHalf> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -54,6 +51,6 @@ impl AsyncRead for ClientSocket {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.lock()).poll_read(cx, buffer)
+        Pin::new(&mut *self.0.lock()).poll_read(cx, buffer)
     }
 }

@@ -2,8 +2,8 @@
 //! their series are removed with them.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use prometheus::{GaugeVec, IntCounter, IntCounterVec};
 
 use super::definitions::{
@@ -66,7 +66,7 @@ impl IdentitySeries {
 
     /// Returns the series of an identity: its own, or those of all others.
     pub(super) fn metrics_of(&self, identity: &str) -> IdentityMetrics {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let has_own = known.contains(identity) || known.len() < IDENTITIES_MAX;
         if has_own {
             known.insert(identity.into());
@@ -81,7 +81,7 @@ impl IdentitySeries {
 
     /// Removes the series of an identity.
     pub(super) fn forget(&self, identity: &str) {
-        if self.known().remove(identity) {
+        if self.known.lock().remove(identity) {
             for vector in [&self.calls, &self.jobs, &self.bytes, &self.forged] {
                 let _ = vector.remove_label_values(&[identity]);
             }
@@ -122,10 +122,6 @@ impl IdentitySeries {
             forged: self.forged.with_label_values(&[label]),
             refused: QUOTAS.iter().map(refused).collect(),
         }
-    }
-
-    fn known(&self) -> MutexGuard<'_, HashSet<Box<str>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

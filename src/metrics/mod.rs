@@ -12,9 +12,10 @@ mod tests;
 mod topic;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, GaugeVec, HistogramVec, IntCounterVec, TextEncoder};
 
@@ -264,7 +265,7 @@ impl Metrics {
     /// Returns the metrics of one shard. Two calls with one name count into the same series.
     #[must_use]
     pub fn shard(&self, name: &str) -> ShardMetrics {
-        let mut shards = self.0.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shards = self.0.shards.lock();
         let new = || ShardMetrics::new(&self.0.registry.of_shard(name));
         shards.entry(name.into()).or_insert_with(new).clone()
     }

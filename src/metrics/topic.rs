@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::{Mutex, RwLock};
 use prometheus::core::{MetricVec, MetricVecBuilder};
 use prometheus::{Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec};
 use tokio::time::Instant;
@@ -99,7 +100,7 @@ impl TopicSeries {
     /// Returns the series that count events of a topic now: its own, or those of all others.
     pub(super) fn metrics_of(&self, topic: &str) -> Arc<TopicMetrics> {
         let now = self.now();
-        let found = self.read().get(topic).cloned();
+        let found = self.known.read().get(topic).cloned();
         let series = found.or_else(|| self.add(topic, now)).unwrap_or_else(|| self.other());
         series.used.store(now, Ordering::Relaxed);
         series
@@ -107,7 +108,7 @@ impl TopicSeries {
 
     /// Returns the topics that have series of their own.
     pub(super) fn names(&self) -> Vec<Box<str>> {
-        self.read().keys().cloned().collect()
+        self.known.read().keys().cloned().collect()
     }
 
     /// Replaces the gauges of all topics.
@@ -125,7 +126,7 @@ impl TopicSeries {
             *oldest = gauges.oldest_ready_age.unwrap_or_default().max(*oldest);
         }
         // Locked to the end: gauges of a topic that is removed meanwhile would stay.
-        let known = self.read();
+        let known = self.known.read();
         for series in known.values().chain(self.other.get()) {
             match numbers.get(&series.label) {
                 Some((jobs, oldest)) => series.set(&self.vectors, jobs, *oldest),
@@ -136,9 +137,9 @@ impl TopicSeries {
 
     /// Removes the gauges of all topics, until they are set again.
     pub(super) fn forget(&self) {
-        let known = self.read();
+        let known = self.known.read();
         for series in known.values().chain(self.other.get()) {
-            *series.gauges() = None;
+            *series.gauges.lock() = None;
         }
         self.vectors.jobs.reset();
         self.vectors.oldest_ready.reset();
@@ -146,18 +147,18 @@ impl TopicSeries {
 
     /// Returns the series of a topic without events: those that it has, or new ones where there is room.
     fn idle(&self, topic: &str) -> Arc<TopicMetrics> {
-        let found = self.read().get(topic).cloned();
-        let room = found.is_none() && self.read().len() < TOPICS_MAX;
+        let found = self.known.read().get(topic).cloned();
+        let room = found.is_none() && self.known.read().len() < TOPICS_MAX;
         let series = if room { self.add(topic, self.now()) } else { found };
         series.unwrap_or_else(|| self.other())
     }
 
     /// Adds series of a topic, if there is room or one of the others was idle for long.
     fn add(&self, topic: &str, now: u64) -> Option<Arc<TopicMetrics>> {
-        if self.read().len() >= TOPICS_MAX && now < self.next_idle.load(Ordering::Relaxed) {
+        if self.known.read().len() >= TOPICS_MAX && now < self.next_idle.load(Ordering::Relaxed) {
             return None;
         }
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         if known.len() >= TOPICS_MAX && !known.contains_key(topic) {
             let used = |series: &TopicMetrics| series.used.load(Ordering::Relaxed);
             let (name, oldest) = known.iter().min_by_key(|(_, series)| used(series))?;
@@ -182,10 +183,6 @@ impl TopicSeries {
 
     fn now(&self) -> u64 {
         millis(self.begin.elapsed())
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, HashMap<Box<str>, Arc<TopicMetrics>>> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -247,7 +244,7 @@ impl TopicMetrics {
     }
 
     fn set(&self, vectors: &TopicVectors, jobs: &HashMap<&'static str, u64>, oldest: Duration) {
-        let mut gauges = self.gauges();
+        let mut gauges = self.gauges.lock();
         let gauges = gauges.get_or_insert_with(|| StateGauges {
             jobs: series(&vectors.jobs, &self.label, STATES),
             oldest_ready: vectors.oldest_ready.with_label_values(&[&*self.label]),
@@ -258,13 +255,9 @@ impl TopicMetrics {
         gauges.oldest_ready.set(oldest.as_secs_f64());
     }
 
-    fn gauges(&self) -> MutexGuard<'_, Option<StateGauges>> {
-        self.gauges.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sets the numbers that are not known any more to 0.
     fn clear(&self) {
-        if let Some(gauges) = &*self.gauges() {
+        if let Some(gauges) = &*self.gauges.lock() {
             gauges.jobs.iter().for_each(|(_, gauge)| gauge.set(0.0));
             gauges.oldest_ready.set(0.0);
         }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, BackoffRange};
 use crate::domain::{TopicPattern, TopicPolicy, limit};
 use crate::shards::{self, Op, Shard};
 use crate::store::{EventKind, GroupSetting, PolicyWrite, ShardEvent, StoredPolicy, codec};
@@ -18,7 +18,8 @@ use super::Policies;
 /// Interval in which a shard that others use is read without an event: events may get lost.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
 /// First and longest pause after a failed exchange.
-const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+const RETRY_DELAYS: BackoffRange =
+    BackoffRange { min: Duration::from_millis(50), max: Duration::from_secs(1) };
 /// Number of rounds of an exchange: a shard that another replica writes to has news after each.
 const ROUNDS_MAX: usize = 4;
 /// Number of policies in one write, and of the settings of groups in it unless one policy has more.
@@ -56,7 +57,7 @@ impl Policies {
 
     async fn follow_shard(self, shard: Shard) {
         let mut events = shard.events(EventKind::Policies);
-        let (mut news, mut pauses) = (self.watch(), Backoff::new(RETRY_DELAYS.0, RETRY_DELAYS.1));
+        let (mut news, mut pauses) = (self.watch(), Backoff::new(RETRY_DELAYS));
         loop {
             // What was known before the exchange is written by it.
             news.mark_unchanged();

@@ -15,9 +15,10 @@ mod ledger;
 mod tidy;
 mod view;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
@@ -88,7 +89,7 @@ impl Policies {
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.inner.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.ledger.lock()
     }
 
     fn merge(&self, ledger: &mut Ledger, policies: &[Arc<TopicPolicy>]) {

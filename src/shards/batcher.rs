@@ -268,9 +268,9 @@ fn send_results<O>(waiters: Vec<ReplyWaiter<O>>, answers: CallResults<O>) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
     use std::time::Duration;
 
+    use parking_lot::Mutex;
     use tokio::sync::Semaphore;
 
     use super::super::queue_delay::{Overload, WAIT_MAX};
@@ -297,7 +297,7 @@ mod tests {
                 delay,
                 |n: &usize| *n,
                 move |items: Vec<usize>| {
-                    seen.lock().unwrap().push(items.clone());
+                    seen.lock().push(items.clone());
                     let gate = Arc::clone(&opened);
                     Box::pin(async move {
                         gate.acquire().await.unwrap().forget();
@@ -326,7 +326,7 @@ mod tests {
 
         /// Number of items of each call.
         fn sizes(&self) -> Vec<usize> {
-            self.calls.lock().unwrap().iter().map(Vec::len).collect()
+            self.calls.lock().iter().map(Vec::len).collect()
         }
     }
 
@@ -336,7 +336,7 @@ mod tests {
         let groups: Vec<_> = (0..10).map(|n| vec![n, n + 100]).collect();
         numbers.answer(&groups).await;
         assert_eq!(numbers.sizes(), [2, 2, 16]);
-        assert_eq!(numbers.calls.lock().unwrap().concat(), groups.concat(), "in order");
+        assert_eq!(numbers.calls.lock().concat(), groups.concat(), "in order");
     }
 
     #[tokio::test]
@@ -370,7 +370,7 @@ mod tests {
         let groups = [&busy[..], &many, &large].concat();
         numbers.answer(&groups).await;
         assert_eq!(numbers.sizes(), [1, 1, 2 * HALF, 2 * HALF + 1, 3, 1, 2, 2]);
-        assert_eq!(numbers.calls.lock().unwrap().concat(), groups.concat(), "in order");
+        assert_eq!(numbers.calls.lock().concat(), groups.concat(), "in order");
     }
 
     #[tokio::test]

@@ -1,10 +1,11 @@
 //! Coalesces reads: one at a time; callers that come while it is in flight share the next one. With any number of
 //! callers the shard works on one such read, and each answer was read after its caller had asked.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 /// Reads of one kind. Each caller adds to the question `Q` of the next read; all its callers get the same answer.
@@ -46,7 +47,7 @@ impl<Q: Default + Send + 'static, T: Clone + Send + Sync + 'static> CoalescedRea
         read: impl FnOnce(Q) -> F + Send + 'static,
     ) -> Option<T> {
         let answer = {
-            let mut next = self.inner.next_read();
+            let mut next = self.inner.next.lock();
             let next = next.get_or_insert_with(|| CoalescedReadInner::begin(&self.inner, read));
             add(&mut next.question);
             next.answer.clone()
@@ -66,7 +67,7 @@ impl<Q: Default + Send + 'static, T: Clone + Send + Sync + 'static> CoalescedRea
         let reader = Arc::clone(inner);
         tokio::spawn(async move {
             let _one = reader.gate.lock().await;
-            let next = reader.next_read().take();
+            let next = reader.next.lock().take();
             if let Some(next) = next {
                 // Callers may have gone.
                 let _ = reply.send(read(next.question).await);
@@ -74,10 +75,6 @@ impl<Q: Default + Send + 'static, T: Clone + Send + Sync + 'static> CoalescedRea
         });
         let answer = answer.map(Result::ok).boxed().shared();
         NextRead { question: Q::default(), answer }
-    }
-
-    fn next_read(&self) -> MutexGuard<'_, Option<NextRead<Q, T>>> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

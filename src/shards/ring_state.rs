@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -98,11 +99,11 @@ impl RingState {
 
     /// Returns the rings that calls use now.
     pub(super) fn rings(&self) -> Arc<OpenRings> {
-        Arc::clone(&self.rings.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.rings.read())
     }
 
     pub(super) fn known(&self) -> MutexGuard<'_, RingView> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     /// Builds the heartbeat for `shard`.
@@ -201,7 +202,7 @@ impl RingState {
         known.log_unconfigured_shards(shards);
         let rings = OpenRings::new(&known.served, &known.records, &known.peer_rings.recent);
         self.metrics.set_rings_open(rings.count());
-        *self.rings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rings);
+        *self.rings.write() = Arc::new(rings);
         self.changes.fetch_add(1, Ordering::Release);
     }
 }

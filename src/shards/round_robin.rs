@@ -1,6 +1,6 @@
 //! Placement of jobs with server-made ids: round robin by weight, counted in jobs.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use super::Shard;
 
@@ -28,7 +28,7 @@ impl WeightedRoundRobin {
     ) -> Option<&'a Shard> {
         let eligible: Vec<_> =
             shards.iter().enumerate().filter(|(_, shard)| eligible(shard)).collect();
-        let mut credits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut credits = self.0.lock();
         let weights = eligible.iter().map(|(index, shard)| (*index, shard.weight()));
         let next = pick_index(&mut credits, weights, jobs)?;
         Some(&shards[next])

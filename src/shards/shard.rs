@@ -1,12 +1,14 @@
 //! A shard as the rest of the server uses it.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::Instant;
 
+use crate::backoff::{Backoff, BackoffRange};
 use crate::clock::Skew;
 use crate::domain::engine::Command;
 use crate::domain::ring::ShardState;
@@ -155,7 +157,7 @@ impl Shard {
     /// Returns whether the shard takes new jobs.
     #[must_use]
     pub fn state(&self) -> ShardState {
-        *lock(&self.inner.state)
+        *self.inner.state.lock()
     }
 
     /// Returns whether other replicas may use the shard, too.
@@ -474,6 +476,20 @@ impl Shard {
         result.map_err(|error| ShardError::new(self.name(), error))
     }
 
+    /// Repeats a call until it succeeds, with these pauses in between.
+    pub(crate) async fn retry<T, F>(&self, pauses: BackoffRange, mut call: impl FnMut() -> F) -> T
+    where
+        F: Future<Output = Result<T, ShardError>>,
+    {
+        let mut pauses = Backoff::new(pauses);
+        loop {
+            match call().await {
+                Ok(done) => return done,
+                Err(_) => self.pause_before_retry(pauses.next_delay()).await,
+            }
+        }
+    }
+
     /// Waits before a failed call of a loop is retried: for `pause` and while the shard is down, but no longer than
     /// until it recovers.
     pub async fn pause_before_retry(&self, pause: Duration) {
@@ -493,13 +509,13 @@ impl Shard {
     /// Reports to the shard that it has leases of these replicas; one without a record there gets the usual time to
     /// send a heartbeat.
     pub fn report_replicas(&self, owners: &[u32]) {
-        lock(&self.inner.peer_updates).seen.extend(owners);
+        self.inner.peer_updates.lock().seen.extend(owners);
         self.inner.heartbeat_request.notify_one();
     }
 
     /// Reports to the shard that no lease of these replicas is left there.
     pub fn report_gone(&self, owners: &[u32]) {
-        lock(&self.inner.peer_updates).gone.extend(owners);
+        self.inner.peer_updates.lock().gone.extend(owners);
         self.inner.heartbeat_request.notify_one();
     }
 
@@ -522,7 +538,7 @@ impl Shard {
     }
 
     pub(super) fn set_state(&self, state: ShardState) {
-        *lock(&self.inner.state) = state;
+        *self.inner.state.lock() = state;
     }
 
     /// Waits until there are peer updates to send.
@@ -532,13 +548,13 @@ impl Shard {
 
     /// Returns the replicas to report as seen, and those to report as gone.
     pub(super) fn peer_updates(&self) -> (Vec<u32>, Vec<u32>) {
-        let others = lock(&self.inner.peer_updates);
+        let others = self.inner.peer_updates.lock();
         (others.seen.clone(), others.gone.clone())
     }
 
     /// Removes peer updates that the shard has received.
     pub(super) fn clear_peer_updates(&self, seen: &[u32], gone: &[u32]) {
-        let mut others = lock(&self.inner.peer_updates);
+        let mut others = self.inner.peer_updates.lock();
         others.seen.retain(|owner| !seen.contains(owner));
         others.gone.retain(|owner| !gone.contains(owner));
     }
@@ -547,10 +563,6 @@ impl Shard {
         self.inner.monitor.close();
         self.inner.store.close().await;
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Limits a request: nothing is written for it after `end`.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::backoff::BackoffRange;
+
 /// Time limits and pauses for calls of shards.
 #[derive(Clone, Debug)]
 pub struct ShardTimeouts {
@@ -20,7 +22,7 @@ pub struct ShardTimeouts {
     /// any call that began under those takes, see `call` and `retry_max`.
     pub ring_agreement: Duration,
     /// First and longest pause between two probes of a shard that is down; default 100 ms and 5 s.
-    pub probe_pauses: (Duration, Duration),
+    pub probe_pauses: BackoffRange,
 }
 
 // === impl ShardTimeouts ===
@@ -40,7 +42,10 @@ impl Default for ShardTimeouts {
             fan_out: Duration::from_millis(750),
             retry_max: Duration::from_secs(30),
             ring_agreement: Duration::from_secs(60),
-            probe_pauses: (Duration::from_millis(100), Duration::from_secs(5)),
+            probe_pauses: BackoffRange {
+                min: Duration::from_millis(100),
+                max: Duration::from_secs(5),
+            },
         }
     }
 }

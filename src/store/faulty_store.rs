@@ -2,10 +2,11 @@
 //! with other replicas, with or without their hints. Without a fault it works as SQLite does.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
 use tokio::time::Instant;
 
@@ -147,7 +148,7 @@ impl FaultyStore {
 
     /// Returns the earliest deadline among the jobs of the last enqueue.
     pub(crate) fn enqueue_deadline(&self) -> Option<Instant> {
-        *self.enqueue_deadline.lock().unwrap()
+        *self.enqueue_deadline.lock()
     }
 
     /// Returns the inner store, which always works.
@@ -168,7 +169,7 @@ impl FaultyStore {
 
     /// Returns the calls of the feed since the last call of this function.
     pub(crate) fn take_feed_calls(&self) -> Vec<FeedCall> {
-        std::mem::take(&mut *self.feed_calls.lock().unwrap())
+        std::mem::take(&mut *self.feed_calls.lock())
     }
 
     /// Returns the number of lease queries by reference.
@@ -178,18 +179,18 @@ impl FaultyStore {
 
     /// Makes the shard one that others may use.
     pub(crate) fn share(&self) {
-        self.heartbeats.lock().unwrap().get_or_insert_default();
+        self.heartbeats.lock().get_or_insert_default();
     }
 
     /// Stores a heartbeat of another replica.
     pub(crate) fn add_heartbeat(&self, owner: u32, at: Time) {
-        let mut signs = self.heartbeats.lock().unwrap();
+        let mut signs = self.heartbeats.lock();
         signs.get_or_insert_default().insert(owner, ReplicaHeartbeat { owner, ring: 0, time: at });
     }
 
     /// Returns whether the shard has a heartbeat of the replica.
     pub(crate) fn has_heartbeat_of(&self, owner: u32) -> bool {
-        let signs = self.heartbeats.lock().unwrap();
+        let signs = self.heartbeats.lock();
         signs.as_ref().is_some_and(|signs| signs.contains_key(&owner))
     }
 
@@ -288,11 +289,7 @@ fn take_one(n: &AtomicUsize) -> bool {
 
 impl Store for FaultyStore {
     fn identity(&self) -> &ShardIdentity {
-        if self.heartbeats.lock().unwrap().is_some() {
-            &self.shared_identity
-        } else {
-            self.store.identity()
-        }
+        if self.heartbeats.lock().is_some() { &self.shared_identity } else { self.store.identity() }
     }
 
     fn receipt_key(&self) -> Option<ReceiptKey> {
@@ -316,7 +313,7 @@ impl Store for FaultyStore {
         }
         if requests.iter().any(|request| matches!(request.command, Command::Enqueue(_))) {
             self.enqueues.fetch_add(1, Ordering::Relaxed);
-            *self.enqueue_deadline.lock().unwrap() =
+            *self.enqueue_deadline.lock() =
                 requests.iter().filter_map(|request| request.deadline).min();
         }
         let applied = self.call_store(|store| Box::pin(async { Ok(store.apply(requests).await) }));
@@ -325,11 +322,7 @@ impl Store for FaultyStore {
 
     fn claim(&self, claim: Claim) -> StoreFuture<'_, ClaimResult> {
         let is_look = claim.topics.iter().all(|ask| ask.streams.is_empty());
-        self.feed_calls.lock().unwrap().push(if is_look {
-            FeedCall::Probe
-        } else {
-            FeedCall::Claim
-        });
+        self.feed_calls.lock().push(if is_look { FeedCall::Probe } else { FeedCall::Claim });
         let claims = self.call_store(|store| store.claim(claim));
         Box::pin(async move {
             let claims = claims.await?;
@@ -395,7 +388,7 @@ impl Store for FaultyStore {
         after: Option<TopicName>,
         limit: usize,
     ) -> StoreFuture<'_, Vec<TopicInfo>> {
-        self.feed_calls.lock().unwrap().push(FeedCall::Probe);
+        self.feed_calls.lock().push(FeedCall::Probe);
         if self.hides_topics.load(Ordering::Relaxed) {
             return Box::pin(std::future::pending());
         }
@@ -450,7 +443,7 @@ impl Store for FaultyStore {
         let shared_state = self.call_store(move |store| store.heartbeat(beat));
         Box::pin(async move {
             let mut shared_state = shared_state.await?;
-            if let Some(signs) = &mut *self.heartbeats.lock().unwrap() {
+            if let Some(signs) = &mut *self.heartbeats.lock() {
                 let at = shared_state.now;
                 signs.insert(owner, ReplicaHeartbeat { owner, ring, time: at });
                 for owner in seen {

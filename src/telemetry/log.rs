@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tracing::field::Field;
 use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::filter::ParseError;
@@ -89,7 +90,7 @@ fn lost_line(format: LogFormat, lost: u64) -> Vec<u8> {
 
 impl KeptBytes {
     fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -3,7 +3,7 @@
 //! The SDK exports only instruments of its own, and has none that reads a histogram. So the series of the registry are
 //! converted here to the messages of the protocol.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::future::BoxFuture;
@@ -12,6 +12,7 @@ use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_client::
 use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
 use opentelemetry_proto::tonic::metrics::v1::{ResourceMetrics, ScopeMetrics};
 use opentelemetry_proto::tonic::resource::v1::Resource;
+use parking_lot::Mutex;
 use prometheus::proto::MetricFamily;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -94,7 +95,7 @@ impl MetricPush {
 
     /// Waits for the export that [`LastMetrics::send`] has begun.
     pub(super) async fn last_sent(&self) {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let last = self.last.lock().take();
         if let Some(last) = last {
             // A failed export was logged.
             let _ = last.await;
@@ -162,7 +163,7 @@ impl LastMetrics {
                 exporting.monitor.note(&Err("the receiver does not answer"));
             }
         });
-        *push.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
+        *push.last.lock() = Some(task);
     }
 }
 

@@ -1,9 +1,10 @@
 //! Recorder of finished spans, for tests.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider, SpanData, SpanExporter};
+use parking_lot::Mutex;
 
 use super::{Conventions, Tracer};
 
@@ -30,14 +31,14 @@ impl SpanRecorder {
 
     /// Takes the spans that ended.
     pub(crate) fn take(&self) -> Vec<RecordedSpan> {
-        let spans = std::mem::take(&mut *self.0.lock().unwrap());
+        let spans = std::mem::take(&mut *self.0.lock());
         spans.into_iter().map(RecordedSpan).collect()
     }
 }
 
 impl SpanExporter for SpanRecorder {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        self.0.lock().unwrap().extend(batch);
+        self.0.lock().extend(batch);
         Ok(())
     }
 }

@@ -1,15 +1,16 @@
 //! Keys of an issuer that come from a URL, kept up to date by a task.
 
 use std::future::Future;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::RwLock;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, BackoffRange};
 
 use super::jwks_fetch;
 use super::jwks_url::JwksUrl;
@@ -22,18 +23,15 @@ pub(super) struct FetchIntervals {
     pub(super) regular: Duration,
     /// Least interval when a token names a key that is not known.
     pub(super) early: Duration,
-    /// First interval after a fetch that failed, which doubles with each further one.
-    pub(super) retry_min: Duration,
-    /// Longest interval after a fetch that failed.
-    pub(super) retry_max: Duration,
+    /// Delays after failed fetches.
+    pub(super) retries: BackoffRange,
 }
 
 /// Intervals of a server.
 const INTERVALS: FetchIntervals = FetchIntervals {
     regular: Duration::from_secs(300),
     early: Duration::from_secs(10),
-    retry_min: Duration::from_secs(1),
-    retry_max: Duration::from_secs(60),
+    retries: BackoffRange { min: Duration::from_secs(1), max: Duration::from_secs(60) },
 };
 
 /// Keys that a task fetches at once, and then again and again. The last ones stay in use while fetches fail, for as
@@ -103,13 +101,13 @@ impl FetchedKeys {
 
     /// Returns the keys; `None`: no fetch has succeeded yet.
     pub(in crate::auth) fn keys(&self) -> Option<Arc<KeySet>> {
-        self.state.last.read().unwrap_or_else(PoisonError::into_inner).keys.clone()
+        self.state.last.read().keys.clone()
     }
 
     /// Returns whether a key that is not among the keys may exist, because they were not fetched a moment ago. Then
     /// they are fetched early.
     pub(in crate::auth) fn may_be_outdated(&self) -> bool {
-        let began = self.state.last.read().unwrap_or_else(PoisonError::into_inner).began;
+        let began = self.state.last.read().began;
         self.state.wanted.notify_one();
         began.is_none_or(|began| began.elapsed() >= self.state.early)
     }
@@ -127,7 +125,7 @@ impl State {
     /// Puts the answer of a fetch that began at this time in force, and returns the keys if they are others.
     fn accept(&self, text: &Bytes, began: Instant) -> Result<Option<Arc<KeySet>>, String> {
         let keys = Arc::new(KeySet::parse(text).map_err(|error| format!("the answer {error}"))?);
-        let mut last = self.last.write().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.write();
         last.began = Some(began);
         if last.keys.as_ref() == Some(&keys) {
             return Ok(None);
@@ -140,7 +138,7 @@ impl State {
 
     /// Notes that a fetch failed, and returns whether there are keys of an earlier one.
     fn fail(&self) -> bool {
-        let mut last = self.last.write().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.write();
         last.began = None;
         last.keys.is_some()
     }
@@ -151,7 +149,7 @@ where
     F: Fn() -> R,
     R: Future<Output = Result<Bytes, String>>,
 {
-    let mut retries = Backoff::new(intervals.retry_min, intervals.retry_max);
+    let mut retries = Backoff::new(intervals.retries);
     loop {
         let began = Instant::now();
         let fetched = fetch().await;

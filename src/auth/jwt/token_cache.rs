@@ -1,7 +1,8 @@
 //! Tokens that were verified before, so that many connections with one token verify it once.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::super::token::TokenHash;
 
@@ -39,7 +40,7 @@ impl<T: Clone> TokenCache<T> {
 
     /// Returns the result for a token of this generation.
     pub(in crate::auth) fn get(&self, token: &TokenHash, generation: u64) -> Option<T> {
-        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = self.parts.lock();
         let entry = match parts.recent.get(token) {
             Some(entry) => entry.clone(),
             None => {
@@ -53,7 +54,7 @@ impl<T: Clone> TokenCache<T> {
 
     /// Puts the result for a token.
     pub(in crate::auth) fn put(&self, token: TokenHash, generation: u64, value: T) {
-        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = self.parts.lock();
         parts.older.remove(&token);
         parts.put(token, Entry { generation, value });
     }
@@ -86,7 +87,7 @@ mod tests {
             cache.put(token(number), 1, "other");
             assert_eq!(cache.get(&token(0), 1), Some("in use"), "{number}");
         }
-        let parts = cache.parts.lock().unwrap();
+        let parts = cache.parts.lock();
         assert!(parts.recent.len() + parts.older.len() <= 2 * TOKENS);
         assert!(!parts.recent.contains_key(&token(1)) && !parts.older.contains_key(&token(1)));
     }

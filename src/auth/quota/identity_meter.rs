@@ -1,9 +1,10 @@
 //! Meter of one identity: its rates and streams on this server, and its usage.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::token_bucket::TokenBucket;
@@ -205,7 +206,7 @@ impl Limit {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<TokenBucket>> {
-        self.bucket.lock().unwrap_or_else(PoisonError::into_inner)
+        self.bucket.lock()
     }
 }
 
@@ -253,6 +254,6 @@ impl IdentityMeters {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<IdentityMeter>>> {
-        self.meters.lock().unwrap_or_else(PoisonError::into_inner)
+        self.meters.lock()
     }
 }

@@ -1,10 +1,11 @@
 //! Use of the namespaces with a quota: what was read last, and what this server has accepted since.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -390,7 +391,7 @@ impl NamespaceMeter {
     }
 
     fn lock(&self) -> MutexGuard<'_, PerFigure<Used>> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+        self.used.lock()
     }
 }
 

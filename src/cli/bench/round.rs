@@ -1,9 +1,9 @@
 //! State that producers, workers and the stall detector of one round share.
 
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use super::audit::JobAudit;
@@ -107,7 +107,7 @@ impl BenchRound {
 
     /// Returns the timings so far.
     pub(super) fn timings(&self) -> MutexGuard<'_, RoundTimings> {
-        self.timings.lock().unwrap_or_else(PoisonError::into_inner)
+        self.timings.lock()
     }
 
     /// Records the start of the first enqueue, and returns it.

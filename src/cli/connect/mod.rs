@@ -5,11 +5,12 @@ mod settings;
 mod url;
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use parking_lot::Mutex;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::{Code, IntoRequest, Request, Response, Status};
@@ -143,7 +144,7 @@ impl ServerConnection {
     ) -> Result<T, Error> {
         match tokio::time::timeout(self.timeout + ANSWER_GRACE, answer).await {
             Ok(Ok(answer)) => {
-                self.client.server_of(&answer).clone_into(&mut self.answered());
+                self.client.server_of(&answer).clone_into(&mut self.answered.lock());
                 Ok(answer.into_inner())
             }
             Ok(Err(status)) => Err(Error::from(status)),
@@ -155,12 +156,8 @@ impl ServerConnection {
     /// rates of its own, its view of the shards.
     pub(super) fn note_server(&self) {
         if self.client.has_several_servers() {
-            exit::print_note(&format!("answered by {}", self.answered()));
+            exit::print_note(&format!("answered by {}", self.answered.lock()));
         }
-    }
-
-    fn answered(&self) -> MutexGuard<'_, String> {
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Builds the failure of a call, with a hint if the server cannot be reached.

@@ -10,7 +10,7 @@ use super::exit::{self, CommandFailure, print_note, retry_notice};
 use super::output::{StdoutWriter, print_json};
 use super::text::{one_line, printable};
 use super::{EnqueueArgs, job_state};
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, BackoffRange};
 use crate::client::Error;
 use crate::contract::duration_text::show_duration;
 use crate::pb::{EnqueueResponse, GetRequest, GetTopicStatsRequest, Job, JobState};
@@ -19,7 +19,8 @@ use crate::pb::{EnqueueResponse, GetRequest, GetTopicStatsRequest, Job, JobState
 /// deleted the moment it succeeds.
 pub(super) const RETENTION: Duration = Duration::from_secs(600);
 /// Pauses between polls.
-const POLL_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+const POLL_BACKOFF: BackoffRange =
+    BackoffRange { min: Duration::from_millis(20), max: Duration::from_secs(1) };
 /// Time for which an unreachable server is retried.
 const UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -76,7 +77,7 @@ async fn wait_for_end(
     connection: &ServerConnection,
     seen: &Cell<JobState>,
 ) -> Result<Job, CommandFailure> {
-    let mut pauses = Backoff::new(POLL_BACKOFF.0, POLL_BACKOFF.1);
+    let mut pauses = Backoff::new(POLL_BACKOFF);
     let mut unreachable_since = None;
     let mut ready_since = None;
     // Missing workers are reported at most once, and early.

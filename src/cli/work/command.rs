@@ -24,6 +24,7 @@ use super::process_group::is_alive;
 use super::result::CapturedStdout;
 use super::stderr::Stderr;
 use super::stdout::{BufferedStdout, SharedStdout, WriteInProgress};
+use crate::backoff::BackoffRange;
 
 /// Absolute path, not looked up in PATH, like in system(3).
 const SHELL: &str = "/bin/sh";
@@ -34,8 +35,8 @@ const KILL_GRACE: Duration = Duration::from_secs(3);
 /// Time after which pipes are closed that a background process of the shell holds open.
 const ORPHAN_PIPE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Growing pauses between checks for the end of a process group: the system does not report it.
-const GROUP_POLL_BACKOFF: (Duration, Duration) =
-    (Duration::from_millis(20), Duration::from_millis(320));
+const GROUP_POLL_BACKOFF: BackoffRange =
+    BackoffRange { min: Duration::from_millis(20), max: Duration::from_millis(320) };
 
 /// Input of a run.
 pub(super) struct CommandSpec<'a> {
@@ -220,11 +221,11 @@ impl Process {
         let gone = async {
             let _ = self.exit(streams.as_mut()).await;
             let Some(group) = self.group else { return };
-            let mut pause = GROUP_POLL_BACKOFF.0;
+            let mut pause = GROUP_POLL_BACKOFF.min;
             // Reads much if there are many processes.
             while let Ok(true) = spawn_blocking(move || is_alive(group)).await {
                 sleep(pause).await;
-                pause = GROUP_POLL_BACKOFF.1.min(pause * 2);
+                pause = GROUP_POLL_BACKOFF.max.min(pause * 2);
             }
         };
         if timeout(KILL_GRACE, gone).await.is_err() {

@@ -8,19 +8,20 @@ use tonic::Code;
 
 use super::super::connect::ConnectArgs;
 use super::super::exit::{CommandFailure, print_note};
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, BackoffRange};
 use crate::pb::GetServerInfoRequest;
 
 /// Time to wait for a server, which may be starting at the same time.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pauses between attempts.
-const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+const RETRY_BACKOFF: BackoffRange =
+    BackoffRange { min: Duration::from_millis(100), max: Duration::from_secs(1) };
 
 /// Waits until the server has answered.
 pub(super) async fn wait_for_server(connect: &ConnectArgs) -> Result<(), CommandFailure> {
     let connection = connect.connection()?;
     let until = Instant::now() + START_TIMEOUT;
-    let mut pauses = Backoff::new(RETRY_BACKOFF.0, RETRY_BACKOFF.1);
+    let mut pauses = Backoff::new(RETRY_BACKOFF);
     let mut noted = false;
     loop {
         let mut admin = connection.client().admin();

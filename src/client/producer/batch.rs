@@ -11,7 +11,7 @@ use tonic::Code;
 use super::super::limits::TOMBSTONE;
 use super::super::{Client, Error, call};
 use super::{EnqueueReply, ProducerOptions, ProducerResult};
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, BackoffRange};
 use crate::pb::{BatchEnqueueRequest, ConflictPolicy, EnqueueOutcome, EnqueueResult, JobSpec};
 
 /// Maximum number of jobs per call, half of what the contract accepts.
@@ -23,7 +23,8 @@ const CALL_BYTES: usize = 1 << 20;
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const CALL_TIMEOUT_MIN: Duration = Duration::from_secs(5);
 /// Shortest and longest pause between retries.
-const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+const RETRY_BACKOFF: BackoffRange =
+    BackoffRange { min: Duration::from_millis(100), max: Duration::from_secs(2) };
 /// Time from which on retries are reported.
 const REPORT_RETRIES_AFTER: Duration = Duration::from_millis(500);
 
@@ -105,7 +106,7 @@ impl<K> ProducerBatch<K> {
             job_keys: HashSet::new(),
             retry_deadline: None,
             calls: 0,
-            pauses: Backoff::new(RETRY_BACKOFF.0, RETRY_BACKOFF.1),
+            pauses: Backoff::new(RETRY_BACKOFF),
         }
     }
 

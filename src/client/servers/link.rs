@@ -57,7 +57,7 @@ struct Link {
 /// Keeps the state of a server up to date. Never returns.
 pub(super) async fn run(pool: Arc<Pool>, index: usize) {
     let server = &pool.servers[index];
-    let mut pauses = Backoff::new(RETRY_BACKOFF.0, RETRY_BACKOFF.1);
+    let mut pauses = Backoff::new(RETRY_BACKOFF);
     loop {
         match connect(&server.endpoint).await {
             Ok(link) if link.is_serving => {

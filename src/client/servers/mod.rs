@@ -44,6 +44,8 @@ use tonic::body::Body;
 use tonic::codegen::{Service, StdError, http};
 use tonic::transport::{Channel, Endpoint};
 
+use crate::backoff::BackoffRange;
+
 use choice::ServerState;
 pub(super) use failover::RepeatNumber;
 
@@ -54,7 +56,8 @@ pub(super) const HEAD_START: Duration = Duration::from_millis(250);
 /// Interval of pings on the connections of a client with several servers, and timeout of their answers.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// Shortest and longest pause before a server that is away is tried again.
-const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+const RETRY_BACKOFF: BackoffRange =
+    BackoffRange { min: Duration::from_millis(100), max: Duration::from_secs(10) };
 
 /// Position at which the next client of this process begins.
 static NEXT_START: LazyLock<AtomicUsize> =

@@ -10,7 +10,7 @@ use super::super::job_spec::to_proto_duration;
 use super::super::servers::{AnsweringServer, ServerPin};
 use super::super::{Client, Error};
 use super::{asked_pause, is_permanent, is_refusal};
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, BackoffRange};
 use crate::pb::{StreamInfo, StreamRequest, StreamResponse};
 
 /// Requested interval of the server's heartbeats; after three missed ones, as the server names them, the stream counts as
@@ -23,7 +23,8 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 const ORPHAN_GRACE: Duration = Duration::from_secs(5);
 /// Shortest and longest pause before a stream is opened again. The pause grows until a stream has brought jobs or
 /// lasted, so that a server that ends each stream at once is not called all the time.
-const REOPEN_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+const REOPEN_BACKOFF: BackoffRange =
+    BackoffRange { min: Duration::from_millis(100), max: Duration::from_secs(5) };
 
 pub(super) struct JobStream {
     client: Client,
@@ -86,7 +87,7 @@ impl JobStream {
             client,
             request,
             state,
-            pauses: Backoff::new(REOPEN_BACKOFF.0, REOPEN_BACKOFF.1),
+            pauses: Backoff::new(REOPEN_BACKOFF),
             is_first_attempt: true,
             heartbeat: HEARTBEAT,
             orphan_grace: ORPHAN_GRACE,
@@ -175,7 +176,7 @@ impl JobStream {
                         }
                     };
                     *received = Instant::now();
-                    if *received >= *opened + REOPEN_BACKOFF.1 {
+                    if *received >= *opened + REOPEN_BACKOFF.max {
                         self.pauses.reset();
                     }
                     return match message {
@@ -210,7 +211,7 @@ impl JobStream {
             return JobStreamEvent::Rejected(error);
         }
         let pause = if is_rejected {
-            Backoff::new(REOPEN_BACKOFF.1, REOPEN_BACKOFF.1).next_delay()
+            Backoff::new(BackoffRange { min: REOPEN_BACKOFF.max, ..REOPEN_BACKOFF }).next_delay()
         } else {
             self.pauses.next_delay()
         };

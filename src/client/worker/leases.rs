@@ -2,19 +2,21 @@
 //! is counted from its arrival, which is later than its start, so each Extend goes out when half of it is over.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, BackoffRange};
 
 /// Number of a held job, in the order of arrival.
 pub(super) type JobSlot = u64;
 
 /// Shortest and longest pause before a failed Extend is repeated, for leases of any length. The first repeats come soon:
 /// a server whose stream broke releases leases that are not extended within its grace.
-const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+const RETRY_BACKOFF: BackoffRange =
+    BackoffRange { min: Duration::from_millis(100), max: Duration::from_secs(1) };
 /// Part of a lease: the longest pause of short leases.
 const RETRY_PART: u32 = 10;
 /// Part of a lease: leases due within it are extended along with those due now.
@@ -89,7 +91,8 @@ impl Leases {
         let phase = LeasePhase::Idle(now + duration / 2);
         let (job, expires) = (job.into(), LeaseEnd::new(now, duration));
         let longest = longest_pause(duration);
-        let pauses = Backoff::new(RETRY_BACKOFF.0.min(longest), longest);
+        let pauses =
+            Backoff::new(BackoffRange { min: RETRY_BACKOFF.min.min(longest), max: longest });
         let (receipt_of, is_settling) = (receipt.clone(), false);
         let held = HeldLease {
             job,
@@ -262,7 +265,7 @@ impl HeldLease {
 
 /// Returns the longest pause before a failed Extend of a lease of this length is repeated.
 fn longest_pause(duration: Duration) -> Duration {
-    RETRY_BACKOFF.1.min(duration / RETRY_PART)
+    RETRY_BACKOFF.max.min(duration / RETRY_PART)
 }
 
 // === impl LeaseEnd ===
@@ -278,12 +281,12 @@ impl LeaseEnd {
     }
 
     pub(super) fn time(&self) -> Instant {
-        *self.end.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.end.lock()
     }
 
     /// Moves the end to a later time.
     fn move_to(&self, end: Instant) {
-        let mut time = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut time = self.end.lock();
         *time = (*time).max(end);
     }
 }
@@ -362,7 +365,7 @@ mod tests {
                 assert_eq!(leases.extend_failures(slot), 0);
             }
             fail(&mut leases);
-            assert!(leases.next_deadline().unwrap() <= now + RETRY_BACKOFF.0);
+            assert!(leases.next_deadline().unwrap() <= now + RETRY_BACKOFF.min);
             leases.extended(slot, now);
         }
     }
@@ -370,8 +373,8 @@ mod tests {
     #[test]
     fn a_failed_extend_waits_for_the_delay_of_the_server() {
         let (mut leases, slot, now) = one_lease();
-        leases.extend_failed(slot, now, RETRY_BACKOFF.1 / 2);
-        assert_eq!(leases.next_deadline(), Some(now + RETRY_BACKOFF.1 / 2));
+        leases.extend_failed(slot, now, RETRY_BACKOFF.max / 2);
+        assert_eq!(leases.next_deadline(), Some(now + RETRY_BACKOFF.max / 2));
     }
 
     #[test]

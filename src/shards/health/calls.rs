@@ -92,8 +92,8 @@ impl HealthMonitor {
     }
 
     fn record_success(&self, op: Op) {
-        self.state().record_success(op.access());
-        if op == Op::Enqueue && self.last_full_error().take().is_some() {
+        self.state.lock().record_success(op.access());
+        if op == Op::Enqueue && self.full.lock().take().is_some() {
             self.log.has_room();
         }
     }
@@ -103,13 +103,13 @@ impl HealthMonitor {
         let shard = &self.store.identity().name;
         tracing::debug!(%shard, op = op.name(), %error, "a store call failed");
         if error.is_shard_failure() {
-            let change = self.state().record_failure(op, kind, error.message(), begin);
+            let change = self.state.lock().record_failure(op, kind, error.message(), begin);
             self.apply_change(change, error.message());
             self.wake.notify_one();
         } else {
-            self.state().record_success(op.access());
+            self.state.lock().record_success(op.access());
             if let (Op::Enqueue, Error::Full(_)) = (op, error) {
-                *self.last_full_error() = Some(format!("the last new job was refused: {error}"));
+                *self.full.lock() = Some(format!("the last new job was refused: {error}"));
             }
             self.log.refused(op, error);
         }

@@ -1,8 +1,9 @@
 //! Log lines about the health of a shard: one for each change, and limited ones for repeated failures.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
+
+use parking_lot::Mutex;
 
 use crate::clock::Skew;
 use crate::domain::{Durability, Time};
@@ -58,7 +59,7 @@ impl HealthLog {
     /// Logs that the shard was taken out of use after failures. Problems that its store finds are logged by
     /// [`HealthLog::shard_status`].
     pub(super) fn down(&self, error: &str) {
-        self.last_logged().is_down = true;
+        self.logged.lock().is_down = true;
         let ShardIdentity { name: shard, address, .. } = &self.shard;
         tracing::warn!(
             %shard, address, error,
@@ -69,7 +70,7 @@ impl HealthLog {
 
     /// Logs that the shard is back in use, if [`HealthLog::down`] was logged.
     pub(super) fn recovered(&self) {
-        if std::mem::take(&mut self.last_logged().is_down) {
+        if std::mem::take(&mut self.logged.lock().is_down) {
             tracing::info!(shard = %self.shard.name, "the shard answers again");
         }
     }
@@ -155,7 +156,7 @@ impl HealthLog {
 
     /// Logs changes of the status that the store reports.
     pub(super) fn shard_status(&self, now: &ShardStatus) {
-        let mut logged = self.last_logged();
+        let mut logged = self.logged.lock();
         if logged.problem != now.problem {
             self.shard_problem(logged.problem.as_ref(), now.problem.as_ref());
             logged.problem.clone_from(&now.problem);
@@ -165,10 +166,6 @@ impl HealthLog {
             self.write_durability(logged.write_durability, now);
             logged.write_durability = reach;
         }
-    }
-
-    fn last_logged(&self) -> MutexGuard<'_, LastLogged> {
-        self.logged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn shard_problem(&self, before: Option<&ShardProblem>, now: Option<&ShardProblem>) {

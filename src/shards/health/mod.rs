@@ -31,9 +31,10 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -133,7 +134,7 @@ impl HealthMonitor {
         if let Some(ShardProblem::NeverConnected(error) | ShardProblem::Misconfigured(error)) =
             &known.problem
         {
-            monitor.state().take_down(error);
+            monitor.state.lock().take_down(error);
         }
         monitor.log.shard_status(&known);
         monitor.publish();
@@ -160,7 +161,7 @@ impl HealthMonitor {
     /// Returns the reason why a shard that answers refuses new jobs or reads, if it does.
     pub(super) fn refusal(&self) -> Option<String> {
         let refusal = self.health().refusal();
-        refusal.or_else(|| self.last_full_error().clone())
+        refusal.or_else(|| self.full.lock().clone())
     }
 
     pub(super) fn is_down(&self) -> bool {
@@ -207,13 +208,13 @@ impl HealthMonitor {
 
     /// Requests a probe: the shard may be down, for another reason than a failed call.
     fn request_probe(&self) {
-        self.state().schedule_probe();
+        self.state.lock().schedule_probe();
         self.wake.notify_one();
     }
 
     /// Probes a shard that is down at once, after a sign of life.
     fn probe_now(&self) {
-        self.state().probe_now();
+        self.state.lock().probe_now();
         self.wake.notify_one();
     }
 
@@ -253,7 +254,7 @@ impl HealthMonitor {
     /// Returns whether a probe is due or in flight though the shard is in use.
     #[cfg(test)]
     fn is_being_probed(&self) -> bool {
-        self.state().is_being_probed()
+        self.state.lock().is_being_probed()
     }
 
     /// Ends the prober.
@@ -264,14 +265,6 @@ impl HealthMonitor {
     /// Returns the status that the store reports.
     pub(super) fn shard_status(&self) -> watch::Ref<'_, ShardStatus> {
         self.shard_status.borrow()
-    }
-
-    fn last_full_error(&self) -> MutexGuard<'_, Option<String>> {
-        self.full.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn state(&self) -> MutexGuard<'_, BreakerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Logs and publishes a change of the state.
@@ -286,14 +279,14 @@ impl HealthMonitor {
             BreakerChange::ReadsRefused => self.log.reads_refused(error),
         }
         self.publish();
-        if change == BreakerChange::ReadsRefused && self.state().begin_read_probes() {
+        if change == BreakerChange::ReadsRefused && self.state.lock().begin_read_probes() {
             tokio::spawn(probe::probe_reads_loop(self));
         }
     }
 
     /// Updates the published health and its metrics.
     fn publish(&self) {
-        let state = self.state();
+        let state = self.state.lock();
         let condition = self.shard_status();
         let health = ShardHealth {
             down: state.down().map(str::to_owned),

@@ -20,7 +20,7 @@ pub(super) fn probe_loop(monitor: &Arc<HealthMonitor>) -> impl Future<Output = (
     let (weak, wake) = (Arc::downgrade(monitor), Arc::clone(&monitor.wake));
     let closing = monitor.closing.clone();
     async move {
-        while let Some(next) = weak.upgrade().map(|monitor| monitor.state().next_probe()) {
+        while let Some(next) = weak.upgrade().map(|monitor| monitor.state.lock().next_probe()) {
             let due = async {
                 match next {
                     Some(next) => tokio::time::sleep_until(next).await,
@@ -72,8 +72,7 @@ pub(super) fn probe_reads_loop(
     monitor: &Arc<HealthMonitor>,
 ) -> impl Future<Output = ()> + Send + use<> {
     let (weak, closing) = (Arc::downgrade(monitor), monitor.closing.clone());
-    let (first, longest) = monitor.timeouts.probe_pauses;
-    let mut pauses = Backoff::new(first, longest);
+    let mut pauses = Backoff::new(monitor.timeouts.probe_pauses);
     async move {
         loop {
             tokio::select! {
@@ -81,14 +80,14 @@ pub(super) fn probe_reads_loop(
                 () = closing.cancelled() => return,
             }
             let Some(monitor) = weak.upgrade() else { return };
-            if monitor.state().end_read_probes() {
+            if monitor.state.lock().end_read_probes() {
                 return;
             }
             let read = monitor.store.topics(String::new(), None, 1);
             if let Ok(Ok(_)) = tokio::time::timeout(monitor.timeouts.claim, read).await {
-                monitor.state().accept_reads();
+                monitor.state.lock().accept_reads();
                 monitor.publish();
-                if monitor.state().end_read_probes() {
+                if monitor.state.lock().end_read_probes() {
                     return;
                 }
             }
@@ -112,14 +111,14 @@ impl HealthMonitor {
 
     /// Probes the shard once.
     async fn probe(self: &Arc<Self>) {
-        self.state().begin_probe();
+        self.state.lock().begin_probe();
         let begin = Instant::now();
         let answer = self.probe_call(begin).await;
         let failure = answer.as_ref().map_err(|(kind, error)| {
             let is_answer = !error.outcome_unknown();
             (*kind, error.message(), is_answer)
         });
-        let probed = self.state().end_probe(failure.copied(), begin);
+        let probed = self.state.lock().end_probe(failure.copied(), begin);
         match (probed, answer) {
             (ProbeOutcome::Recovered, _) => {
                 self.log.recovered();

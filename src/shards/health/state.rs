@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, BackoffRange};
 
 use super::super::op::{Access, Op};
 
@@ -88,8 +88,8 @@ pub(super) struct BreakerState {
 // === impl BreakerState ===
 
 impl BreakerState {
-    /// Creates the state of a shard in use; `pauses`: the first and the longest between two probes once it is down.
-    pub(super) fn new(pauses: (Duration, Duration)) -> BreakerState {
+    /// Creates the state of a shard in use; `pauses`: between two probes once it is down.
+    pub(super) fn new(pauses: BackoffRange) -> BreakerState {
         BreakerState {
             failures: [0; 4],
             down: None,
@@ -98,8 +98,8 @@ impl BreakerState {
             last_recovery: None,
             last_read_answer: None,
             failed: FailedCalls::default(),
-            pauses: Backoff::new(pauses.0, pauses.1),
-            pause_min: pauses.0,
+            pauses: Backoff::new(pauses),
+            pause_min: pauses.min,
             next_probe: None,
             last_probe_end: None,
             probe_began_down: None,
@@ -296,7 +296,7 @@ mod tests {
     const CALLS: [Op; 3] = [Op::Get, Op::Topics, Op::Claim];
 
     fn state() -> BreakerState {
-        BreakerState::new((100 * MS, 1_600 * MS))
+        BreakerState::new(BackoffRange { min: 100 * MS, max: 1_600 * MS })
     }
 
     /// Applies `times` failures of `op`, or of probes without `op`. Returns the changes.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::backoff::BackoffRange;
 use crate::clock::Clock;
 use crate::domain::engine::Command;
 use crate::domain::ring::ShardState;
@@ -64,7 +65,10 @@ fn monitor(store: &Arc<FaultyStore>, patience: ShardTimeouts) -> Arc<HealthMonit
 }
 
 fn hasty() -> ShardTimeouts {
-    ShardTimeouts { probe_pauses: (10 * SOON, 10 * SOON), ..ShardTimeouts::default() }
+    ShardTimeouts {
+        probe_pauses: BackoffRange { min: 10 * SOON, max: 10 * SOON },
+        ..ShardTimeouts::default()
+    }
 }
 
 async fn call(monitor: &Arc<HealthMonitor>, store: &FaultyStore) -> bool {
@@ -275,8 +279,13 @@ async fn refusals_of_a_full_shard_are_logged_with_suppressed_count() {
 async fn a_shard_hint_triggers_a_probe() {
     let late = LATE_ENOUGH;
     let store = FaultyStore::new("s0", &Clock::system());
-    let monitor =
-        monitor(&store, ShardTimeouts { probe_pauses: (late, late), ..ShardTimeouts::default() });
+    let monitor = monitor(
+        &store,
+        ShardTimeouts {
+            probe_pauses: BackoffRange { min: late, max: late },
+            ..ShardTimeouts::default()
+        },
+    );
     store.set_fault(InjectedFault::Unreachable);
     while !monitor.is_down() {
         assert!(!call(&monitor, &store).await);

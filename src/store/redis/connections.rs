@@ -9,7 +9,7 @@
 //! A pool has the connections to one Redis; after a failover another pool replaces it.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
@@ -19,6 +19,7 @@ use deadpool_redis::redis::{
 use deadpool_redis::{Manager, Pool, Runtime};
 use futures::TryFutureExt as _;
 use futures::future::{Either, select};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -123,7 +124,7 @@ impl RedisConnections {
             suspect => self.verify_or_replace(lane, suspect, check).await?,
         };
         // Suspicions that arose meanwhile stay.
-        self.state().lanes[lane as usize].suspicions -= suspicions;
+        self.state.lock().lanes[lane as usize].suspicions -= suspicions;
         Ok(connection)
     }
 
@@ -136,7 +137,7 @@ impl RedisConnections {
         check: impl AsyncFnOnce(&mut RedisConnection) -> Result<(), RedisOpenError> + Clone,
     ) -> Result<RedisConnection, RedisOpenError> {
         // Idle connections may be dead, too, and a ping of each of them would take as long.
-        if let Some(target) = &self.state().target {
+        if let Some(target) = &self.state.lock().target {
             target.pool.retain(|_, _| false);
         }
         let new = self.connect(Some(lane), check).map_ok(deadpool_redis::Connection::take);
@@ -149,7 +150,7 @@ impl RedisConnections {
                 if answers.await && self.holds(lane) {
                     return Ok(suspect);
                 }
-                self.state().lanes[lane as usize].connection = None;
+                self.state.lock().lanes[lane as usize].connection = None;
                 Err(error)
             }
         }
@@ -158,7 +159,7 @@ impl RedisConnections {
     /// Returns whether the lane still has its connection. A redirect takes it away: the Redis behind it may answer a
     /// ping, but is no longer the primary, and what it accepts is lost.
     fn holds(&self, lane: ConnectionLane) -> bool {
-        self.state().lanes[lane as usize].connection.is_some()
+        self.state.lock().lanes[lane as usize].connection.is_some()
     }
 
     /// Takes a connection from the pool, to the first endpoint where it passes `check`, and makes it the lane's.
@@ -208,7 +209,7 @@ impl RedisConnections {
     /// Returns the target that is used, if it is this endpoint, or a new one. A new target is used once it has passed
     /// the check: while sentinels disagree, some endpoints are wrong.
     fn target(&self, endpoint: ConnectionInfo) -> Result<RedisTarget, RedisOpenError> {
-        let used = self.state().target.clone();
+        let used = self.state.lock().target.clone();
         if let Some(used) = used.filter(|used| used.endpoint.addr() == endpoint.addr()) {
             return Ok(used);
         }
@@ -227,7 +228,7 @@ impl RedisConnections {
         lane: Option<ConnectionLane>,
         connection: RedisConnection,
     ) -> Result<(), RedisOpenError> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if *self.redirects.borrow() != redirects {
             let text = "another redis became the primary while connecting; retry";
             return Err(RedisOpenError::Unreachable(text.to_owned()));
@@ -248,7 +249,7 @@ impl RedisConnections {
         let state = Arc::downgrade(&self.state);
         let on_push = move |push: PushInfo| {
             if let (PushKind::Disconnection, Some(state)) = (push.kind, state.upgrade()) {
-                lock_state(&state).lanes.iter_mut().for_each(|held| held.suspicions += 1);
+                state.lock().lanes.iter_mut().for_each(|held| held.suspicions += 1);
             }
             Ok::<(), ()>(())
         };
@@ -283,13 +284,13 @@ impl RedisConnections {
     }
 
     fn suspect(&self, lane: ConnectionLane) {
-        self.state().lanes[lane as usize].suspicions += 1;
+        self.state.lock().lanes[lane as usize].suspicions += 1;
     }
 
     /// Drops all connections, so that the next one is checked: their Redis is no longer the primary, and its address
     /// may lead to another Redis by now, or a sentinel names another one; or their user has lost a right.
     pub(super) fn disconnect(&self) {
-        self.drop_all(&mut self.state());
+        self.drop_all(&mut self.state.lock());
     }
 
     fn drop_all(&self, state: &mut ConnectionsState) {
@@ -307,7 +308,7 @@ impl RedisConnections {
 
     /// Endpoint that is used.
     pub(super) fn endpoint(&self) -> Option<ConnectionInfo> {
-        self.state().target.as_ref().map(|target| target.endpoint.clone())
+        self.state.lock().target.as_ref().map(|target| target.endpoint.clone())
     }
 
     /// Returns whether sentinels agree on another primary than the one that is used: one of their events was lost.
@@ -323,17 +324,9 @@ impl RedisConnections {
     }
 
     fn lane_connection(&self, lane: ConnectionLane) -> (Option<RedisConnection>, u64) {
-        let held = &self.state().lanes[lane as usize];
+        let held = &self.state.lock().lanes[lane as usize];
         (held.connection.clone(), held.suspicions)
     }
-
-    fn state(&self) -> MutexGuard<'_, ConnectionsState> {
-        lock_state(&self.state)
-    }
-}
-
-fn lock_state(state: &Mutex<ConnectionsState>) -> MutexGuard<'_, ConnectionsState> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns whether Redis answers on this connection, within the time limit of any call.

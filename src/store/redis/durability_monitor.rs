@@ -6,7 +6,7 @@ use std::time::Duration;
 use deadpool_redis::redis::{self, FromRedisValue as _};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, BackoffRange};
 use crate::domain::Time;
 use crate::store::Result;
 
@@ -20,7 +20,8 @@ use super::shard::RedisShard;
 /// Interval between observations of the shard.
 const OBSERVE_EVERY: Duration = Duration::from_secs(10);
 /// First and longest pause between observations that cause each other.
-const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+const RETRY_PAUSES: BackoffRange =
+    BackoffRange { min: Duration::from_millis(50), max: Duration::from_secs(2) };
 /// Reads at intervals the durability of a write, and checks that the shard can still be written to. A shard that was
 /// never reached is tried more often.
 pub(super) fn observe(
@@ -28,10 +29,10 @@ pub(super) fn observe(
     hints: Arc<RedisEventSender>,
 ) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
-        let mut pauses = Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1);
+        let mut pauses = Backoff::new(RETRY_PAUSES);
         loop {
             let was_known = shard.status.is_known();
-            let pause = if was_known { OBSERVE_EVERY } else { RETRY_PAUSES.1 };
+            let pause = if was_known { OBSERVE_EVERY } else { RETRY_PAUSES.max };
             let changed = tokio::select! {
                 () = tokio::time::sleep(pause) => false,
                 () = shard.status.wait_for_replacement() => true,

@@ -1,9 +1,9 @@
 //! Sends the events of a shard to its subscribers: those of the shard's channels, and those of this replica's own
 //! calls.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
@@ -71,7 +71,7 @@ impl UpkeepTimer {
     }
 
     fn update<T>(&self, change: impl FnOnce(&mut UpkeepTimerTimes) -> T) -> T {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.0.lock())
     }
 }
 
@@ -103,7 +103,7 @@ impl RedisEventSender {
     /// second, empty claim: at most one for each [`IDLE_MIN`], and none on a busy shard.
     pub(super) fn send_claimable_if_idle(&self, topic: &TopicName) {
         let now = Instant::now();
-        let last = self.last_sent.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
+        let last = self.last_sent.lock().replace(now);
         if last.is_none_or(|last| now.duration_since(last) >= IDLE_MIN) {
             self.send_claimable(topic.clone(), Time(i64::MIN));
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use deadpool_redis::redis::Msg;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, BackoffRange};
 use crate::domain::{Time, Token, TopicName};
 use crate::store::{LeaseEvent, RevokeReason};
 
@@ -18,8 +18,8 @@ use super::url::RedisHost;
 use super::{error_mapping, keys};
 
 /// First and longest pause between attempts to subscribe.
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+const PAUSES: BackoffRange =
+    BackoffRange { min: Duration::from_millis(50), max: Duration::from_secs(2) };
 
 /// State of a gap without a subscription.
 #[derive(Default)]
@@ -42,7 +42,7 @@ pub(super) async fn keep_subscribed(
         subscription = gap.subscribe(&shard).await;
     }
     AbortOnDropHandle::new(tokio::spawn(async move {
-        let mut pauses = Backoff::new(PAUSE_MIN, PAUSE_MAX);
+        let mut pauses = Backoff::new(PAUSES);
         loop {
             if let Some(subscription) = subscription.take() {
                 pauses.reset();
@@ -110,7 +110,7 @@ impl SubscriptionGap {
 /// that Redis may not have been notified yet, and writes to it are lost.
 pub(super) fn follow_sentinel(shard: Arc<RedisShard>, sentinel: usize) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
-        let (mut pauses, link) = (Backoff::new(PAUSE_MIN, PAUSE_MAX), &shard.connections);
+        let (mut pauses, link) = (Backoff::new(PAUSES), &shard.connections);
         loop {
             let demote = |old: &RedisHost| {
                 if link.endpoint().is_some_and(|used| *used.addr() == link.route().addr(old)) {

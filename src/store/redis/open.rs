@@ -59,7 +59,7 @@ impl RedisStore {
             identity: ShardIdentity { name, address: address.to_string(), is_shared: true },
             owner,
             job_locks: JobLocks::new(),
-            tasks: std::sync::Mutex::new(tasks),
+            tasks: parking_lot::Mutex::new(tasks),
             shard,
             events: hints,
             memory_usage_refused: AtomicBool::new(false),

@@ -2,7 +2,7 @@
 //! has, or a new one, and the others take that: at first contact, after a failover to a Redis that does not have it yet,
 //! and after the shard was emptied.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
 
 use crate::domain::ReceiptKey;
 use crate::store::Result;
@@ -26,7 +26,7 @@ impl SharedReceiptKey {
 
     /// Returns the key; `None`: the shard was not reached yet.
     pub(super) fn get(&self) -> Option<ReceiptKey> {
-        *self.lock()
+        *self.stored.lock()
     }
 
     /// Returns the key to store if there is none, in hex digits.
@@ -40,11 +40,7 @@ impl SharedReceiptKey {
     /// Fails for a text that is no key; the last one stays.
     pub(super) fn stored(&self, text: &str) -> Result<()> {
         let bits = u128::from_str_radix(text, 16).map_err(|_| unexpected("the key of receipts"))?;
-        *self.lock() = Some(ReceiptKey::new(bits));
+        *self.stored.lock() = Some(ReceiptKey::new(bits));
         Ok(())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<ReceiptKey>> {
-        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

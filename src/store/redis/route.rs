@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use deadpool_redis::PoolError;
@@ -15,6 +14,7 @@ use deadpool_redis::redis::{
     self, AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo,
     FromRedisValue, IntoConnectionInfo as _, RedisConnectionInfo, RedisError, TlsCertificates,
 };
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::Instant;

@@ -6,7 +6,6 @@
 //! decides, and events are followed.
 
 use std::cmp::Reverse;
-use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::redis::{self, RedisError};
@@ -120,12 +119,8 @@ impl RedisRoute {
 
     /// Returns whether the host was the primary until a moment ago: other sentinels may still name it.
     fn is_demoted(&self, host: &RedisHost) -> bool {
-        let demoted = self.demoted();
+        let demoted = self.demoted.lock();
         demoted.as_ref().is_some_and(|(old, at)| old == host && at.elapsed() < DEMOTED_FOR)
-    }
-
-    fn demoted(&self) -> MutexGuard<'_, Option<(RedisHost, Instant)>> {
-        self.demoted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -152,11 +147,11 @@ impl RedisRoute {
             };
             let led = std::mem::replace(&mut leads, channel == FAILOVER_STARTED);
             if [FAILOVER_STARTED, SWITCHED].contains(&channel) {
-                *self.demoted() = Some((old.clone(), Instant::now()));
+                *self.demoted.lock() = Some((old.clone(), Instant::now()));
                 demote(&old);
             } else if led {
                 // A sentinel that was not elected aborts, too, while another one continues.
-                *self.demoted() = None;
+                *self.demoted.lock() = None;
             }
         }
         true
@@ -242,7 +237,7 @@ mod tests {
         let url = format!("redis+sentinel://{}/main", listener.local_addr().unwrap());
         let route = RedisRoute::try_new(RedisAddress::try_new(&url).unwrap()).unwrap();
         let primary = RedisHost { name: "h".to_owned(), port: 6379 };
-        *route.demoted() = avoided.then(|| (primary.clone(), Instant::now()));
+        *route.demoted.lock() = avoided.then(|| (primary.clone(), Instant::now()));
         let demoted = Cell::new(0);
         let demote = |_: &RedisHost| demoted.set(demoted.get() + 1);
         let events = events.concat();
@@ -282,7 +277,7 @@ mod tests {
         let route = RedisRoute::try_new(RedisAddress::try_new(url).unwrap()).unwrap();
         let host = |name: &str| RedisHost { name: name.to_owned(), port: 6379 };
         assert!(!route.is_demoted(&host("a")));
-        *route.demoted() = Some((host("a"), Instant::now()));
+        *route.demoted.lock() = Some((host("a"), Instant::now()));
         assert!(route.is_demoted(&host("a")) && !route.is_demoted(&host("b")));
         tokio::time::advance(DEMOTED_FOR).await;
         assert!(!route.is_demoted(&host("a")));

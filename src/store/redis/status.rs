@@ -1,8 +1,7 @@
 //! Known state of one Redis without a request to it: whether it can be used, whether it evicts jobs, and the
 //! durability of its writes. Changes are published to the health of the shard, which logs them.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::domain::{Durability, ShardName};
@@ -63,14 +62,14 @@ impl RedisStatus {
 
     /// Returns whether the shard was checked successfully at least once.
     pub(super) fn is_known(&self) -> bool {
-        self.state().is_known
+        self.state.lock().is_known
     }
 
     /// Records that a new connection leads to the right Redis, and its INFO. A process that was not checked has no
     /// durability until it is.
     pub(super) fn connected(&self, info: &str) {
         let process = field(info, "run_id").unwrap_or_default();
-        let is_new = self.state().process != process;
+        let is_new = self.state.lock().process != process;
         self.update(|state| {
             (state.is_known, state.problem) = (true, None);
             if is_new {
@@ -101,7 +100,7 @@ impl RedisStatus {
 
     /// Rejects new jobs while they would not be safe.
     pub(super) fn admit_jobs(&self) -> Result<(), Error> {
-        let policy = self.state().eviction_policy.clone();
+        let policy = self.state.lock().eviction_policy.clone();
         policy.map_or(Ok(()), |policy| {
             Err(Error::Unavailable(RedisOpenError::EvictionPolicy(policy).to_string()))
         })
@@ -114,7 +113,7 @@ impl RedisStatus {
 
     /// Returns the durability of a write.
     pub(super) fn write_durability(&self) -> WriteDurability {
-        self.state().reach().unwrap_or(WriteDurability::MEMORY)
+        self.state.lock().reach().unwrap_or(WriteDurability::MEMORY)
     }
 
     /// Returns the wait for the requested durability; `None` if every write has it, or if it cannot be reached.
@@ -149,13 +148,9 @@ impl RedisStatus {
         });
     }
 
-    fn state(&self) -> MutexGuard<'_, RedisStatusState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes the state, and publishes it if it is new.
     fn update(&self, change: impl FnOnce(&mut RedisStatusState)) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         change(&mut state);
         let condition = state.condition();
         self.published.send_if_modified(|published| {

@@ -13,9 +13,9 @@
 //! sent again with the new time. If it steps back, the window of calls under way is longer by the step, until the
 //! next reply shows it. Both are logged.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::domain::Time;
@@ -56,7 +56,7 @@ impl RedisClock {
     pub(super) fn observe(&self, sent: Instant, shown: Time) -> Option<i64> {
         let (sent, received) = (self.micros(sent), self.micros(Instant::now()));
         let seen = ClockOffset { low: shown.0 - received, high: shown.0 - sent, at: received };
-        let mut offset = self.offset();
+        let mut offset = self.offset.lock();
         let (known, step) = match *offset {
             None => (seen, None),
             Some(known) => known.widened(received).intersect(seen),
@@ -67,7 +67,7 @@ impl RedisClock {
 
     /// Lower bound of the time that Redis's clock shows at `when`. `None`: no reply was observed yet.
     pub(super) fn at(&self, when: Instant) -> Option<Time> {
-        let known = (*self.offset())?;
+        let known = (*self.offset.lock())?;
         let when = self.micros(when);
         Some(Time(known.widened(when).low.saturating_add(when)))
     }
@@ -75,10 +75,6 @@ impl RedisClock {
     fn micros(&self, when: Instant) -> i64 {
         let since = when.saturating_duration_since(self.origin).as_micros();
         i64::try_from(since).unwrap_or(i64::MAX)
-    }
-
-    fn offset(&self) -> MutexGuard<'_, Option<ClockOffset>> {
-        self.offset.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -45,10 +45,11 @@ mod write_job;
 mod writer;
 
 use std::fs::File;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -323,7 +324,7 @@ impl Store for SqliteStore {
                 readers.close();
             }
             self.writer.close().await;
-            self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+            self.lock.lock().take();
         })
     }
 }

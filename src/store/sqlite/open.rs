@@ -2,9 +2,10 @@
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::clock::Clock;

@@ -1,8 +1,9 @@
 //! Connections that read beside the writer. Each read sees one consistent state, that of its start.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use tokio::sync::Semaphore;
 
@@ -99,7 +100,7 @@ impl SqliteReaders {
 
 impl ReadersInner {
     fn read<I, O>(&self, input: &I, read: ReadFn<I, O>) -> SqliteResult<O> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self.idle.lock().pop();
         let connection = match idle {
             Some(connection) => connection,
             None => schema::open_reader(&self.path).map_err(SqliteError::from)?,
@@ -110,7 +111,7 @@ impl ReadersInner {
         let output = read(&reader, input);
         transaction.finish()?;
         if output.is_ok() {
-            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+            self.idle.lock().push(connection);
         }
         output
     }

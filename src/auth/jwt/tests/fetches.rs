@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -12,11 +12,14 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{Instant, advance, sleep};
 use tokio_util::task::AbortOnDropHandle;
+
+use crate::backoff::BackoffRange;
 
 use super::fetched_keys::{FetchIntervals, FetchedKeys};
 use super::jwks_fetch::fetch;
@@ -27,8 +30,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const INTERVALS: FetchIntervals = FetchIntervals {
     regular: Duration::from_secs(300),
     early: Duration::from_secs(10),
-    retry_min: SECOND,
-    retry_max: Duration::from_secs(60),
+    retries: BackoffRange { min: SECOND, max: Duration::from_secs(60) },
 };
 
 /// Issuer whose answers a test sets, without a network.
@@ -61,14 +63,14 @@ impl FakeIssuer {
     }
 
     fn answers(&self, answer: Result<String, &str>) {
-        *self.answer.lock().unwrap() = answer.map(Bytes::from).map_err(str::to_owned);
+        *self.answer.lock() = answer.map(Bytes::from).map_err(str::to_owned);
     }
 
     async fn start(&self) -> FetchedKeys {
         let this = self.clone();
         let fetch = move || {
             this.fetches.fetch_add(1, Ordering::Relaxed);
-            std::future::ready(this.answer.lock().unwrap().clone())
+            std::future::ready(this.answer.lock().clone())
         };
         let generation = Arc::clone(&self.generation);
         let keys = FetchedKeys::start_with("test".to_owned(), fetch, INTERVALS, generation);
@@ -190,8 +192,8 @@ impl JwksServer {
                     let mut headers: HashMap<_, _> =
                         headers.map(|(name, value)| (name.to_string(), text(value))).collect();
                     headers.insert("path".to_owned(), request.uri().to_string());
-                    seen.lock().unwrap().push(headers);
-                    let answer = answers.lock().unwrap().clone();
+                    seen.lock().push(headers);
+                    let answer = answers.lock().clone();
                     async move { Ok::<_, Infallible>(answer) }
                 });
                 let server = hyper::server::conn::http1::Builder::new();
@@ -208,11 +210,11 @@ impl JwksServer {
 
     fn answers(&self, status: u16, text: &str) {
         let answer = Response::builder().status(status).header("location", self.url());
-        *self.answer.lock().unwrap() = answer.body(Full::from(text.to_owned())).unwrap();
+        *self.answer.lock() = answer.body(Full::from(text.to_owned())).unwrap();
     }
 
     fn count(&self) -> usize {
-        self.requests.lock().unwrap().len()
+        self.requests.lock().len()
     }
 }
 
@@ -225,7 +227,7 @@ async fn only_a_plain_answer_of_the_right_size_is_taken() {
     let url = JwksUrl::parse(&server.url(), None, Some(token_file.clone())).unwrap();
     server.answers(200, &"x".repeat(1 << 20));
     assert_eq!(fetch(&url).await.unwrap().len(), 1 << 20);
-    let request = server.requests.lock().unwrap().remove(0);
+    let request = server.requests.lock().remove(0);
     assert_eq!(request["path"], "/keys?a=b");
     assert_eq!(request["host"], server.address.to_string());
     assert_eq!(request["authorization"], "Bearer abc");

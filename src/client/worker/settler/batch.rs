@@ -14,7 +14,7 @@ use super::super::super::limits::ERROR_BYTES_MAX;
 use super::super::leases::{JobSlot, LeaseEnd};
 use super::super::{Outcome, is_unexplained};
 use super::{SettleKind, SettledJob};
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, BackoffRange};
 use crate::pb::{AckItem, NackAction, NackItem};
 
 /// Maximum number of receipts per call.
@@ -24,7 +24,8 @@ const CALL_BYTES: usize = 1 << 20;
 /// Longest time that a receipt waits for others.
 const BATCH_WAIT: Duration = Duration::from_millis(5);
 /// Shortest and longest pause between retries.
-const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+const RETRY_BACKOFF: BackoffRange =
+    BackoffRange { min: Duration::from_millis(50), max: Duration::from_secs(2) };
 
 /// Items that wait for others of their kind.
 #[derive(Default)]
@@ -106,11 +107,7 @@ impl SettleBuffer {
         if self.items.is_empty() {
             self.deadline = None;
         }
-        Some(SettleBatch {
-            items,
-            repeats: 0,
-            pauses: Backoff::new(RETRY_BACKOFF.0, RETRY_BACKOFF.1),
-        })
+        Some(SettleBatch { items, repeats: 0, pauses: Backoff::new(RETRY_BACKOFF) })
     }
 }
 
