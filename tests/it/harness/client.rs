@@ -52,7 +52,7 @@ impl Client {
     pub(crate) async fn connect(grpc: SocketAddr) -> Client {
         let endpoint = Endpoint::from_shared(format!("http://{grpc}")).unwrap();
         // A server that never answers fails the test instead of hanging it.
-        let endpoint = endpoint.timeout(PATIENCE * 2);
+        let endpoint = endpoint.timeout(PATIENCE);
         let channel = endpoint.connect().await.expect("a connection");
         Client {
             queue: QueueServiceClient::new(channel.clone()),
@@ -105,7 +105,7 @@ impl Client {
 
     /// Pulls one job, waiting for it if necessary.
     pub(crate) async fn pull_one(&self, topic: &str) -> Delivery {
-        let mut deliveries = self.pull_waiting(topic, 1, Duration::from_secs(10)).await;
+        let mut deliveries = self.pull_waiting(topic, 1, PATIENCE / 2).await;
         assert_eq!(deliveries.len(), 1, "no job came on {topic}");
         deliveries.remove(0)
     }

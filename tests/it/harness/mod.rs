@@ -49,8 +49,8 @@ pub(crate) use refusal::{assert_refused, names_lock, refusal};
 pub(crate) use sentinel::Sentinel;
 pub(crate) use server::{Server, Setup};
 pub(crate) use time::{
-    PATIENCE, SinceEpoch, duration, eventually, eventually_in, in_ci, millis, proto, thorough,
-    timestamp, wall_now, within,
+    PATIENCE, SinceEpoch, duration, eventually, eventually_in, for_a_while, in_ci, millis, proto,
+    thorough, timestamp, wall_now, within, within_long,
 };
 pub(crate) use tls::Certificates;
 #[allow(unused_imports, reason = "the fault scenarios do not use it")]

@@ -33,7 +33,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status, async_trait};
 
-use super::{Certificates, PATIENCE};
+use super::{Certificates, PATIENCE, for_a_while};
 
 /// Receiver of one server. Dropping it closes its port.
 pub(crate) struct OtlpReceiver {
@@ -136,10 +136,8 @@ impl OtlpReceiver {
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             }
         };
-        match tokio::time::timeout(PATIENCE, arrived).await {
-            Ok(found) => found,
-            Err(_) => panic!("it does not arrive; what did: {}", self.received.text()),
-        }
+        let found = for_a_while(PATIENCE, arrived).await;
+        found.unwrap_or_else(|| panic!("it does not arrive; what did: {}", self.received.text()))
     }
 }
 

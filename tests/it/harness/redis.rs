@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::port::free_port;
 use super::tls::Certificates;
-use super::{PATIENCE, in_ci, millis};
+use super::{PATIENCE, eventually, for_a_while, in_ci, millis, within};
 
 /// Attempts to find a port that is still free when the server binds it.
 const PORTS_TRIED: u32 = 20;
@@ -101,11 +101,11 @@ impl Redis {
         let primary = self.port.to_string();
         let args = ["--save", "", "--appendonly", "no", "--replicaof", "127.0.0.1", &primary];
         let replica = Redis::of(self.setup.program, &args).await.expect("the same program again");
-        let begin = Instant::now();
-        while !self.command(&["INFO", "replication"]).await.contains("state=online") {
-            assert!(begin.elapsed() < PATIENCE, "the replica does not follow");
-            tokio::time::sleep(millis(20)).await;
-        }
+        eventually("the replica follows", async || {
+            let info = self.command(&["INFO", "replication"]).await;
+            info.contains("state=online").then_some(())
+        })
+        .await;
         replica
     }
 
@@ -211,8 +211,7 @@ impl Redis {
 
     /// Runs one command and returns the answer as text: the content of a bulk string, or the line.
     pub(crate) async fn command(&self, words: &[impl AsRef<[u8]>]) -> String {
-        let answer = tokio::time::timeout(PATIENCE, self.ask(words)).await;
-        answer.expect("redis does not answer").expect("redis cannot be asked")
+        within("an answer of redis", self.ask(words)).await.expect("redis cannot be asked")
     }
 
     /// Runs one command whose answer is a list of strings.
@@ -227,8 +226,7 @@ impl Redis {
             }
             std::io::Result::Ok(all)
         };
-        let asked = tokio::time::timeout(PATIENCE, asked).await;
-        asked.expect("redis does not answer").expect("redis cannot be asked")
+        within("an answer of redis", asked).await.expect("redis cannot be asked")
     }
 
     /// Reads a number from its INFO.
@@ -287,8 +285,9 @@ impl Redis {
             if self.child.try_wait().unwrap().is_some() {
                 return false;
             }
-            let pong = tokio::time::timeout(Duration::from_secs(1), self.ask(&["PING"])).await;
-            if matches!(pong, Ok(Ok(answer)) if answer == "+PONG") && self.answers_itself().await {
+            let pong = for_a_while(Duration::from_secs(1), self.ask(&["PING"])).await;
+            if matches!(pong, Some(Ok(answer)) if answer == "+PONG") && self.answers_itself().await
+            {
                 return true;
             }
             tokio::time::sleep(millis(2)).await;

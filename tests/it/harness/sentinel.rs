@@ -11,6 +11,9 @@ use super::{Redis, eventually};
 const PRIMARY: &str = "main";
 /// Number of sentinels: two must agree.
 const SENTINELS: usize = 3;
+/// Time for which a process may not answer before a sentinel takes it for dead: no stall of a busy machine begins a
+/// failover that the test did not cause.
+const PATIENT_MS: u64 = 60_000;
 /// Longest time until a former primary follows: the sentinels reconfigure it some ten seconds after a failover, and
 /// then it copies.
 const COPIED_MAX: Duration = Duration::from_secs(45);
@@ -40,7 +43,7 @@ impl Sentinel {
         .await;
         let settings = format!(
             "sentinel monitor {PRIMARY} {of} 2\n\
-             sentinel down-after-milliseconds {PRIMARY} 2000\n\
+             sentinel down-after-milliseconds {PRIMARY} {PATIENT_MS}\n\
              sentinel failover-timeout {PRIMARY} 5000\n"
         );
         let mut sentinels = Vec::new();
@@ -103,23 +106,36 @@ impl Sentinel {
     /// Makes the replica take over, as an operator would.
     pub(crate) async fn fail_over(&self) {
         let before = self.primary().await.unwrap().port();
-        eventually("the sentinels begin a failover", async || {
-            let answer = self.sentinels[0].command(&["SENTINEL", "FAILOVER", PRIMARY]).await;
-            (answer == "+OK").then_some(())
-        })
-        .await;
-        self.moved(before).await;
+        self.replace(before).await;
     }
 
     /// Kills the primary and waits until the other node has taken over.
     pub(crate) async fn kill_primary(&mut self) {
         let before = self.primary().await.unwrap().port();
         self.nodes.iter_mut().find(|node| node.port() == before).unwrap().kill();
-        self.moved(before).await;
+        self.replace(before).await;
     }
 
-    /// Ends the replica and waits until every sentinel reports it as missing.
+    /// Begins a failover, and waits until another node than this one is the primary.
+    async fn replace(&self, before: u16) {
+        eventually("the sentinels begin a failover", async || {
+            let answer = self.sentinels[0].command(&["SENTINEL", "FAILOVER", PRIMARY]).await;
+            (answer == "+OK").then_some(())
+        })
+        .await;
+        eventually("another node is the primary", async || {
+            self.primary().await.filter(|node| node.port() != before).map(drop)
+        })
+        .await;
+    }
+
+    /// Ends the replica and waits until every sentinel reports it as missing. From then on they take a process for dead
+    /// after a second.
     pub(crate) async fn kill_replica(&mut self) {
+        for sentinel in &self.sentinels {
+            let set = ["SENTINEL", "SET", PRIMARY, "down-after-milliseconds", "1000"];
+            assert_eq!(sentinel.command(&set).await, "+OK");
+        }
         let primary = self.primary().await.unwrap().port();
         self.nodes.iter_mut().find(|node| node.port() != primary).unwrap().kill();
         eventually("the replica is missed", async || {
@@ -138,13 +154,6 @@ impl Sentinel {
 
     fn logs(&self) -> impl Iterator<Item = String> {
         self.sentinels.iter().map(|one| fs::read_to_string(one.dir().join("log")).unwrap())
-    }
-
-    async fn moved(&self, before: u16) {
-        eventually("another node is the primary", async || {
-            self.primary().await.filter(|node| node.port() != before).map(drop)
-        })
-        .await;
     }
 
     /// Ends all processes with the test process instead of with the fixture, which lives as long.

@@ -15,7 +15,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
 use super::port::free_port;
-use super::{Certificates, Client, PATIENCE, TlsFront, millis, within};
+use super::{Certificates, Client, PATIENCE, TlsFront, for_a_while, millis, within};
 
 /// Settings with which a server starts.
 pub(crate) struct Setup {
@@ -210,7 +210,7 @@ impl Setup {
     pub(crate) async fn fail(self) -> Failure {
         let begin = Instant::now();
         let mut child = self.spawn();
-        let Ok(status) = tokio::time::timeout(PATIENCE * 2, child.wait()).await else {
+        let Some(status) = for_a_while(PATIENCE, child.wait()).await else {
             child.start_kill().unwrap();
             child.wait().await.unwrap();
             panic!("it neither serves nor gives up; its log:\n{}", self.read("stderr"));

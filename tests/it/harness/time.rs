@@ -4,9 +4,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// Limit of a wait for something that should come at once: long, because a machine may be busy; only a failing test
-/// waits that long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+/// Guard of a wait for an event, not a bound on its time: a machine may be busy, and only a failing test waits that
+/// long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Converts to a protobuf duration.
 pub(crate) fn proto(duration: Duration) -> prost_types::Duration {
@@ -45,10 +45,24 @@ pub(crate) fn timestamp(since_epoch: Duration) -> prost_types::Timestamp {
 
 /// Waits for `future`, at most [`PATIENCE`].
 pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, future).await {
+    within_long(PATIENCE, what, future).await
+}
+
+/// Waits for `future` like [`within`], for something that takes long by itself.
+pub(crate) async fn within_long<T>(
+    patience: Duration,
+    what: &str,
+    future: impl Future<Output = T>,
+) -> T {
+    match tokio::time::timeout(patience, future).await {
         Ok(value) => value,
-        Err(_) => panic!("{what}: nothing happened for {PATIENCE:?}"),
+        Err(_) => panic!("{what}: nothing happened for {patience:?}"),
     }
+}
+
+/// Waits that long for `future`; `None`: it goes on. For things that must not happen, and for calls that are given up.
+pub(crate) async fn for_a_while<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(time, future).await.ok()
 }
 
 /// Polls something that sends no events (a process, a file, a number on a server) until it returns a value, at most

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ringq::pb::{Delivery, Revocation, StreamInfo, StreamRequest, StreamResponse};
 use tonic::{Status, Streaming};
 
-use super::{Client, proto, within};
+use super::{Client, for_a_while, proto, within};
 
 /// A stream and what it received. Dropping it cancels the stream.
 pub(crate) struct Worker {
@@ -110,8 +110,7 @@ impl Worker {
 
     /// Waits that long and checks that no job arrives; deliveries that were read before do not count.
     pub(crate) async fn quiet(&mut self, time: Duration) {
-        let message = tokio::time::timeout(time, self.next()).await;
-        if let Ok(delivery) = message {
+        if let Some(delivery) = for_a_while(time, self.next()).await {
             panic!("{}/{} came, but no job should", delivery.topic, delivery.id);
         }
     }
@@ -131,7 +130,7 @@ impl Worker {
 
     /// Returns the next job if one arrives within `time`.
     pub(crate) async fn next_within(&mut self, time: Duration) -> Option<Delivery> {
-        tokio::time::timeout(time, self.next()).await.ok()
+        for_a_while(time, self.next()).await
     }
 
     /// Returns the number of jobs that arrived but were not taken by [`Worker::next`] yet.
