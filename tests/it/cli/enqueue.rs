@@ -7,7 +7,7 @@ use super::{command, finish, piped, ringq};
 use crate::harness::{Server, SinceEpoch as _, duration, job, millis, nack, wall_now};
 
 #[tokio::test]
-async fn an_argument_becomes_a_job_and_its_id_is_printed() {
+async fn an_argument_becomes_a_job_and_the_answer_is_printed() {
     let server = Server::start().await;
     let stdout = ringq(&server, &["enqueue", "mail", r#"{"to":"ada"}"#]).await.ok();
     let id = stdout.strip_suffix('\n').expect("a line");
@@ -15,16 +15,30 @@ async fn an_argument_becomes_a_job_and_its_id_is_printed() {
     assert_eq!(job.state(), JobState::Ready);
     let payload = job.spec.unwrap().payload.unwrap();
     assert_eq!(payload.kind, Some(Kind::Text(r#"{"to":"ada"}"#.to_owned())));
-}
 
-#[tokio::test]
-async fn json_is_the_whole_answer() {
-    let server = Server::start().await;
     let answer = ringq(&server, &["enqueue", "mail", "x", "--id", "a", "-o", "json"]).await.json();
     assert_eq!(answer["id"], "a");
     assert_eq!(answer["outcome"], "ENQUEUE_OUTCOME_CREATED");
     assert_eq!(answer["durability"], "DURABILITY_FSYNCED");
     assert_eq!(answer["state"], "JOB_STATE_READY");
+
+    let args = ["enqueue", "mail", "x", "--id", "blanks", "--retry-delays", "1s, 2m"];
+    ringq(&server, &args).await.ok();
+    let retry = server.connect().await.get("mail", "blanks").await.spec.unwrap().retry.unwrap();
+    let delays: Vec<_> = retry.delays.iter().map(|delay| duration(&Some(*delay))).collect();
+    assert_eq!(delays, [Duration::from_secs(1), Duration::from_secs(120)]);
+
+    let args = ["enqueue", "mail", "x", "--id", "timed", "--at", "2035-01-31T10:00:00+01:00"];
+    ringq(&server, &args).await.ok();
+    let job = server.connect().await.get("mail", "timed").await;
+    assert_eq!(job.due_time.since_epoch(), Duration::from_secs(2_053_846_800));
+
+    // A repeat of a call whose answer was lost.
+    for _ in 0..2 {
+        let args = ["enqueue", "repeated", "x", "--request-id", "r7"];
+        assert_eq!(ringq(&server, &args).await.ok(), "r=r7\n");
+    }
+    assert_eq!(server.connect().await.stats("repeated").await.ready, 1);
 }
 
 #[tokio::test]
@@ -51,16 +65,6 @@ async fn every_flag_reaches_the_job() {
     assert_eq!(duration(&spec.lease_duration), Duration::from_secs(120));
     assert_eq!(duration(&spec.retention), Duration::from_secs(86_400));
     assert!(spec.expiration.is_some());
-}
-
-#[tokio::test]
-async fn waits_may_be_written_with_blanks() {
-    let server = Server::start().await;
-    let args = ["enqueue", "mail", "x", "--id", "a", "--retry-delays", "1s, 2m"];
-    ringq(&server, &args).await.ok();
-    let retry = server.connect().await.get("mail", "a").await.spec.unwrap().retry.unwrap();
-    let delays: Vec<_> = retry.delays.iter().map(|delay| duration(&Some(*delay))).collect();
-    assert_eq!(delays, [Duration::from_secs(1), Duration::from_secs(120)]);
 }
 
 /// JSON by default only where the text is valid JSON; text that looks like broken JSON is reported. A given type is
@@ -100,15 +104,6 @@ async fn text_is_of_the_type_that_it_is() {
     for (line, content_type) in [(1, ""), (2, "text/plain"), (4, "text/plain")] {
         assert_eq!(is(&format!("r=r={line}")).await, content_type);
     }
-}
-
-#[tokio::test]
-async fn a_time_with_an_offset_is_taken() {
-    let server = Server::start().await;
-    let args = ["enqueue", "mail", "x", "--id", "a", "--at", "2035-01-31T10:00:00+01:00"];
-    ringq(&server, &args).await.ok();
-    let job = server.connect().await.get("mail", "a").await;
-    assert_eq!(job.due_time.since_epoch(), Duration::from_secs(2_053_846_800));
 }
 
 #[tokio::test]
@@ -215,16 +210,6 @@ fn text(job: &Job) -> String {
         Some(Kind::Text(text)) => text,
         other => panic!("{other:?}"),
     }
-}
-
-#[tokio::test]
-async fn a_request_id_makes_a_repeat_safe() {
-    let server = Server::start().await;
-    for _ in 0..2 {
-        let args = ["enqueue", "mail", "x", "--request-id", "r7"];
-        assert_eq!(ringq(&server, &args).await.ok(), "r=r7\n");
-    }
-    assert_eq!(server.connect().await.stats("mail").await.ready, 1);
 }
 
 #[tokio::test]

@@ -3,8 +3,8 @@ use std::process::Stdio;
 
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
-use super::{command, finish, ringq};
-use crate::harness::{Server, Setup, job, within};
+use super::{Ran, command, finish, ringq};
+use crate::harness::{Server, job, within};
 
 /// Calls of every command that connects to a server.
 const CALLS: [&[&str]; 25] = [
@@ -95,10 +95,14 @@ async fn a_port_of_something_else_is_reported() {
     ringq(&server, &args).await.fails(4, &["http://localhost, port 80"]);
 }
 
+/// Runs a command that needs no server.
+async fn without_server(args: &[&str]) -> Ran {
+    finish(command(NO_SERVER, args).spawn().unwrap()).await
+}
+
 #[tokio::test]
 async fn help_reports_the_defaults() {
-    let server = Server::start().await;
-    let help = ringq(&server, &["enqueue", "--help"]).await.ok();
+    let help = without_server(&["enqueue", "--help"]).await.ok();
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     for default in [
         "[default: 25]",
@@ -114,20 +118,19 @@ async fn help_reports_the_defaults() {
 
 #[tokio::test]
 async fn help_has_examples_and_wrong_usage_a_code() {
-    let server = Server::start().await;
     for args in CALLS.iter().copied().chain([&["serve"][..], &["config"], &["info"], &[]]) {
         let words = args.iter().take_while(|word| !word.starts_with('-')).take(2);
         let words: Vec<_> = words.copied().filter(|word| *word != "mail").collect();
         let args: Vec<_> = words.iter().copied().chain(["--help"]).collect();
-        let help = ringq(&server, &args).await.ok();
+        let help = without_server(&args).await.ok();
         assert!(help.contains("Example"), "{words:?}:\n{help}");
         let args: Vec<_> = words.iter().copied().chain(["--nonsense"]).collect();
-        ringq(&server, &args).await.fails(2, &["--nonsense"]);
+        without_server(&args).await.fails(2, &["--nonsense"]);
     }
-    let help = ringq(&server, &["--help"]).await.ok();
+    let help = without_server(&["--help"]).await.ok();
     assert!(help.contains("130  interrupted"), "{help}");
-    ringq(&server, &["nonsense"]).await.fails(2, &["nonsense"]);
-    ringq(&server, &["topic"]).await.fails(2, &["list"]);
+    without_server(&["nonsense"]).await.fails(2, &["nonsense"]);
+    without_server(&["topic"]).await.fails(2, &["list"]);
 }
 
 #[tokio::test]
@@ -203,15 +206,6 @@ async fn a_variable_that_no_reader_reads_is_reported() {
     }
     let mut alone = command(server.grpc, &["completions", "bash"]);
     finish(alone.env("RINGQ_SERVR", "x").spawn().unwrap()).await.ok();
-}
-
-#[tokio::test]
-async fn a_server_that_leaves_is_unavailable() {
-    let mut server = Setup::new().restartable().start().await;
-    let address = server.grpc;
-    server.kill().await;
-    let ran = finish(command(address, &["topic", "list"]).spawn().unwrap()).await;
-    ran.fails(4, &["no connection"]);
 }
 
 #[tokio::test]

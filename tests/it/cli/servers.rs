@@ -1,11 +1,10 @@
 use std::process::Stdio;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::time::Instant;
 
 use super::work_rig::{Work, kept};
 use super::{Ran, command, finish, ringq};
-use crate::client::servers::{FAILOVER, Several, dead};
+use crate::client::servers::{Several, dead};
 use crate::harness::{Redis, Server, Setup, http_get, job, millis, within};
 
 /// Runs a command that names these servers.
@@ -97,11 +96,8 @@ async fn a_worker_goes_on_with_the_other_server() {
     rest.enqueue(kept("t", "1").with_text("one")).await;
     assert_eq!(work.line().await, "one");
     killed.kill().await;
-    let begin = Instant::now();
     rest.enqueue(kept("t", "2").with_text("two")).await;
     assert_eq!(work.line().await, "two");
-    println!("ringq work went on after {:?}", begin.elapsed());
-    assert!(begin.elapsed() < FAILOVER, "{:?}", begin.elapsed());
     work.prints("connected to http://").await;
     work.signal("TERM");
     let done = work.done().await;
@@ -120,7 +116,7 @@ async fn a_worker_whose_connections_are_retired_never_lacks_a_server() {
     let mut workers: Vec<_> = (0..3).map(|_| Work::spawn(&args)).collect();
     a.connect().await.enqueue_all(vec![job("t"); 100]).await;
     // No call but that of the next stream finds out that its connection was retired, several times.
-    tokio::time::sleep(millis(12_000)).await;
+    tokio::time::sleep(millis(5_000)).await;
     for worker in &mut workers {
         worker.close_stdout();
         worker.signal("TERM");

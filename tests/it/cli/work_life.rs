@@ -1,7 +1,5 @@
 //! `ringq work`: its leases, its end, and its failures.
 
-use std::time::Instant;
-
 use ringq::pb::{DeleteRequest, JobState, RetryPolicy};
 
 use super::silenced;
@@ -22,10 +20,7 @@ async fn a_timeout_ends_the_whole_process_group() {
     let client = server.connect().await;
     client.enqueue(job("t").with_id("a")).await;
     let args = ["--run-timeout", "300ms", "--max-jobs", "1"];
-    let begin = Instant::now();
     let done = Work::start(&server, "sleep 1000 & echo $!; wait", &args).done().await;
-    // An ended process is not waited for, even if it is not reaped.
-    assert!(begin.elapsed() < millis(3_000), "{:?}", begin.elapsed());
     gone(&done.stdout[0]).await;
     assert!(done.stderr.contains(": timed out after 300ms\n"), "{}", done.stderr);
     let error = client.get("t", "a").await.last_error;
