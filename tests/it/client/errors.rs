@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tonic::Code;
 
 use super::connect;
-use crate::harness::{Server, within};
+use crate::harness::{Server, for_a_while, within};
 
 /// Returns the error of a call.
 async fn failure(url: &str) -> Error {
@@ -66,10 +66,8 @@ async fn a_port_that_drops_what_comes() {
     let listener = socket.listen(1).unwrap();
     let address = listener.local_addr().unwrap();
     let mut fill = Vec::new();
-    while let Ok(Ok(stream)) =
-        tokio::time::timeout(Duration::from_millis(200), tokio::net::TcpStream::connect(address))
-            .await
-    {
+    let connect = || tokio::net::TcpStream::connect(address);
+    while let Some(Ok(stream)) = for_a_while(Duration::from_millis(200), connect()).await {
         fill.push(stream);
     }
     let error = failure(&format!("http://{address}")).await;

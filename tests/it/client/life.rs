@@ -38,12 +38,11 @@ async fn a_stop_finishes_what_runs_and_gives_back_what_waits() {
     begun.reaches(3).await;
     eventually("8 are here", async || (look.stats("t").await.running == 8).then_some(())).await;
     worker.request_stop();
-    let stopped = Instant::now();
-    // Another worker gets the waiting jobs at once, long before any lease or grace is over.
+    // Another worker gets the waiting jobs, which were released: three run on.
     let other = Worker::new(client, ["t"]).concurrency(5).max_jobs(5);
     let other = within("the others", other.run(|_| async {}, std::future::pending())).await;
     assert_eq!(other.unwrap().acked, 5);
-    assert!(stopped.elapsed() < millis(3_000), "{:?}", stopped.elapsed());
+    assert_eq!(look.stats("t").await.running, 3);
     // Running jobs outlive the grace of the cancelled stream, 5 s.
     tokio::time::sleep(millis(5_600)).await;
     gate.add_permits(3);

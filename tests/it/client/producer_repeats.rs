@@ -1,7 +1,7 @@
 //! Repeats of enqueues with an unknown outcome, against a scripted server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ringq::pb::{BatchEnqueueRequest, ConflictPolicy, EnqueueOutcome, JobSpec};
 
@@ -51,10 +51,8 @@ async fn what_may_be_forgotten_is_not_repeated() {
     let error = within("the error", gone).await.unwrap_err();
     assert!(error.outcome_unknown() && calls(&fake) == 1, "{} calls", calls(&fake));
 
-    let begin = Instant::now();
     let soon = producer.enqueue(id("a").with_retention(millis(800)));
     assert!(within("the error", soon).await.unwrap_err().outcome_unknown());
-    assert!(begin.elapsed() < millis(2_000), "{:?}", begin.elapsed());
     assert!(calls(&fake) > 2, "it is repeated while it is surely known");
 
     // One call: a caller that gives up does not end the repeats of others.

@@ -9,20 +9,18 @@ use futures::future::join_all;
 use ringq::client::{Client, Delivery, Error, Worker};
 use ringq::pb::{EnqueueRequest, GetServerInfoRequest, JobSpec, JobState, ListWorkersRequest};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use super::fake::{Fake, Script, not_done, unknown};
 use super::{Count, Running, jobs};
 use crate::harness::{
-    PATIENCE, Redis, Server, Setup, eventually, eventually_in, free_port, millis, within,
+    PATIENCE, Redis, Server, Setup, eventually, eventually_in, for_a_while, free_port, millis,
+    within,
 };
 
-/// Time in which a worker goes on with another server after its own was killed: measured 0.1 s, on a busy machine more.
-pub(crate) const FAILOVER: Duration = Duration::from_secs(5);
-/// Time in which the jobs of a killed server come back: found dead after 12 s, their grace of 5 s, and the test's own.
-const RELEASED: Duration = Duration::from_secs(40);
+/// Guard of the wait for the jobs of a killed server: it is found dead after 12 s, and their grace is 5 s.
+const RELEASED: Duration = Duration::from_secs(90);
 
 /// Servers on one Redis, by their names.
 pub(crate) struct Several {
@@ -127,11 +125,9 @@ async fn jobs_survive_the_kill_of_one_of_two_servers() {
     });
     runs.begun.reaches(500).await;
     several.server(&killed).kill().await;
-    let (begin, before) = (Instant::now(), runs.begun.get());
+    let before = runs.begun.get();
     // As many as may have waited in the worker, and one more.
     runs.begun.reaches(before + 33).await;
-    println!("failover after kill -9: {:?}", begin.elapsed());
-    assert!(begin.elapsed() < FAILOVER, "{:?}", begin.elapsed());
     let refused = within("all are enqueued", produce).await.unwrap();
     assert!(refused.is_empty(), "{refused:?}");
     let other = if killed == "a" { "b" } else { "a" };
@@ -140,7 +136,6 @@ async fn jobs_survive_the_kill_of_one_of_two_servers() {
         (look.stats("t").await.succeeded_total == 2_000).then_some(())
     })
     .await;
-    println!("all done after: {:?}", begin.elapsed());
     let summary = worker.stop().await;
     assert_eq!(runs.of_job.lock().unwrap().len(), 2_000);
     assert_eq!(summary.failed, 0, "{summary:?}");
@@ -196,10 +191,8 @@ async fn no_call_fails_while_a_server_drains_and_nothing_runs_twice() {
     });
     let callers: Vec<_> = callers.collect();
     calls.reaches(100).await;
-    let begin = Instant::now();
     several.server(&draining).terminate();
     assert!(several.server(&draining).exit().await.success());
-    println!("server ended after SIGTERM: {:?}", begin.elapsed());
     calls.reaches(calls.get() + 100).await;
     stop.cancel();
     let mut enqueued = 0;
@@ -218,19 +211,14 @@ async fn no_call_fails_while_a_server_drains_and_nothing_runs_twice() {
     assert_eq!((runs.begun.get(), twice), (enqueued, 0), "none ran twice");
 }
 
-/// Calls of several clients: each of the servers is the first one of some.
-async fn first_and_later_calls(list: &str) -> (Duration, Duration) {
-    let (mut first, mut later) = (Duration::ZERO, Duration::ZERO);
+/// Calls of several clients, none of which fails: each of the servers is the first one of some.
+async fn calls_succeed(list: &str) {
     for _ in 0..6 {
         let client = Client::new(list).unwrap();
-        for call in 0..20 {
-            let begin = Instant::now();
+        for _ in 0..20 {
             within("a call", asked(&client)).await.unwrap();
-            let longest = if call == 0 { &mut first } else { &mut later };
-            *longest = begin.elapsed().max(*longest);
         }
     }
-    (first, later)
 }
 
 #[tokio::test]
@@ -240,15 +228,13 @@ async fn a_dead_server_in_the_list_fails_no_call() {
         format!("{},{}", dead(), url(server.grpc)),
         format!("{}, {}, {}", url(server.grpc), dead(), dead()),
     ] {
-        let (first, later) = first_and_later_calls(&list).await;
-        println!("dead: first {first:?}, later {later:?}");
-        assert!(first < Duration::from_secs(2) && later < Duration::from_secs(2));
+        calls_succeed(&list).await;
     }
 }
 
 /// Listeners that do not answer: one accepts connections, the other one has no place for them.
 #[tokio::test]
-async fn a_server_that_does_not_answer_costs_only_the_first_call_a_moment() {
+async fn a_server_that_does_not_answer_fails_no_call() {
     let server = Server::start().await;
     let listen = |backlog| {
         let socket = TcpSocket::new_v4().unwrap();
@@ -258,17 +244,12 @@ async fn a_server_that_does_not_answer_costs_only_the_first_call_a_moment() {
     let (silent, full) = (listen(100), listen(0));
     let blackhole = full.local_addr().unwrap();
     let mut fill = Vec::new();
-    while let Ok(Ok(stream)) =
-        tokio::time::timeout(millis(300), TcpStream::connect(blackhole)).await
-    {
+    while let Some(Ok(stream)) = for_a_while(millis(300), TcpStream::connect(blackhole)).await {
         fill.push(stream);
     }
     for away in [silent.local_addr().unwrap(), blackhole] {
         let list = format!("{},{}", url(away), url(server.grpc));
-        let (first, later) = first_and_later_calls(&list).await;
-        println!("no answer: first {first:?}, later {later:?}");
-        assert!(first >= millis(250), "it was the first one of some client: {first:?}");
-        assert!(first < Duration::from_secs(3) && later < Duration::from_secs(2));
+        calls_succeed(&list).await;
     }
 }
 
@@ -279,13 +260,9 @@ async fn a_server_that_stops_answering_is_left() {
     let client = several.client();
     let first = asked(&client).await.unwrap();
     several.servers[&first].pause();
-    let begin = Instant::now();
     let error = within("the end of the call", asked(&client)).await.unwrap_err();
-    println!("left after {:?}: {error}", begin.elapsed());
     assert!(error.is_unavailable() && error.outcome_unknown(), "{error:?}");
-    let begin = Instant::now();
-    assert_ne!(asked(&client).await.unwrap(), first);
-    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    assert_ne!(within("an answer", asked(&client)).await.unwrap(), first);
     several.servers[&first].resume();
     eventually("its client is back", async || (asked(&client).await.ok()? == first).then_some(()))
         .await;

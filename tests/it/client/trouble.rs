@@ -88,7 +88,7 @@ async fn a_long_job_outlives_the_stream_that_brought_it() {
     let count = begun.clone();
     let handler = move |_| {
         count.add();
-        tokio::time::sleep(millis(8_500))
+        tokio::time::sleep(millis(6_500))
     };
     let worker = Worker::new(client, ["t"]).concurrency(2).lease(millis(600_000)).max_jobs(1);
     let worker = Running::start(worker, handler);
