@@ -1,8 +1,6 @@
 //! Beat and set_state: the state that all replicas of a shard share. In a store without replicas only the caller
 //! exists.
 
-use std::time::Duration;
-
 use ringq::domain::limit;
 use ringq::domain::open_rings::{RingMembers, RingRecord, RingRecords};
 use ringq::domain::ring::ShardState;
@@ -10,6 +8,7 @@ use ringq::store::{EventKind, Heartbeat, ReplicaHeartbeat, ShardEvent, SharedSta
 
 use super::fixture::Fixture;
 use super::values::OWNER;
+use crate::harness::within;
 
 const RING: u64 = 0xfedc_ba98_7654_3210;
 
@@ -142,7 +141,7 @@ pub(crate) async fn a_set_state_is_announced(q: Fixture) {
     let mut events = q.store.subscribe(EventKind::Shard);
     q.store.set_state(ShardState::Active, None).await.unwrap();
     let received = async { while events.recv().await.unwrap() != ShardEvent::StateSet {} };
-    tokio::time::timeout(Duration::from_secs(2), received).await.expect("no event arrives");
+    within("an event", received).await;
 }
 
 pub(crate) async fn of_two_records_of_a_ring_the_newer_one_stays(q: Fixture) {

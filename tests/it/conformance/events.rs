@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::harness::{PATIENCE, for_a_while};
 use crate::store_calls::{JobReschedule, RedriveBatch, StoreCalls as _, TestJob};
 use ringq::domain::{JobId, OnConflict, RetentionRule, State, Time, limit};
 use ringq::store::{EventKind, ShardEvent};
@@ -26,8 +27,8 @@ async fn expect(
             seen.push(event);
         }
     };
-    let found = tokio::time::timeout(Duration::from_secs(2), found).await.is_ok();
-    assert!(found, "{what}: only {seen:?}");
+    let found = for_a_while(PATIENCE, found).await;
+    assert!(found.is_some(), "{what}: only {seen:?}");
 }
 
 /// Waits for the hint that [`TOPIC`] can be claimed from exactly `at` on.

@@ -23,7 +23,7 @@ use ringq::store::{
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
-use crate::harness::{Program, Redis, Sentinel};
+use crate::harness::{Program, Redis, Sentinel, within};
 
 use super::values::{
     OWNER, TOPIC, ack, decide, ids_of, key, lease_ref, new_job, one, taker, text, topic,
@@ -76,9 +76,6 @@ enum Place {
     /// The url of a server that other tests use, too.
     Shared(String),
 }
-
-/// Longer than a process takes from fork to exec.
-const COPIED_MAX: Duration = Duration::from_secs(5);
 
 /// The Redis behind Sentinel, and the number of its databases in use.
 static SENTINEL: OnceCell<Option<Sentinel>> = OnceCell::const_new();
@@ -216,7 +213,7 @@ impl Fixture {
                 }
             }
         };
-        self.store = tokio::time::timeout(COPIED_MAX, opened).await.expect("it is let go of");
+        self.store = within("the former lock is released", opened).await;
     }
 
     /// Opens the same location once more under this name.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::harness::within;
 use crate::store_calls::{JobReschedule, LeaseSettlement, RedriveBatch, StoreCalls as _, TestJob};
 use ringq::domain::engine::{CrashMove, Unacked};
 use ringq::domain::lifecycle::LeaseEndCause;
@@ -528,7 +529,7 @@ async fn resumed(q: &Fixture, events: &mut tokio::sync::broadcast::Receiver<Shar
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(5), found).await.expect("the resume is announced");
+    within("the resume is announced", found).await;
 }
 
 pub(crate) async fn jobs_without_a_group_can_be_paused(q: Fixture) {

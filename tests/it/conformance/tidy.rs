@@ -1,4 +1,5 @@
 //! Tidy: removes topics that have been empty for long, and no others.
+use crate::harness::within;
 use crate::store_calls::{StoreCalls as _, TestJob};
 use ringq::domain::{RetentionRule, limit};
 use ringq::store::{PruneTopicsResult, ShardEvent, StatsOptions};
@@ -149,5 +150,5 @@ pub(crate) async fn each_server_of_a_topic_receives_that_it_is_forgotten(q: Fixt
             }
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(10), received).await.unwrap();
+    within("the event", received).await;
 }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::page;
 use super::shape::matches;
 use super::tour::{Step, shows_status, steps};
-use crate::harness::{PATIENCE, eventually, free_port, in_ci, millis};
+use crate::harness::{PATIENCE, eventually, free_port, in_ci, millis, within_long};
 
 /// Ports of the page; the last two are the defaults of a server.
 const PORTS: [&str; 9] = ["6401", "6402", "6403", "6404", "6405", "7710", "7711", "7700", "7701"];
@@ -97,8 +97,7 @@ impl Shell {
         let mut lines = Vec::new();
         loop {
             let patience = if command.ends_with("--wait") { DRAINED } else { PATIENCE };
-            let line = tokio::time::timeout(patience, self.output.next_line()).await;
-            let line = line.unwrap_or_else(|_| panic!("{command} does not end")).unwrap();
+            let line = within_long(patience, &command, self.output.next_line()).await.unwrap();
             let line = line.expect("the shell has ended");
             if let Some(status) = line.strip_prefix(END) {
                 self.status = status.trim().parse().unwrap();

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use super::shape::matches;
 use super::{in_project, page};
 use crate::e2e::grpcurl::grpcurl;
-use crate::harness::{PATIENCE, Server, in_ci};
+use crate::harness::{Server, in_ci, within};
 
 /// The addresses of the server in the pages: gRPC and HTTP.
 const READER: [&str; 2] = ["127.0.0.1:7700", "127.0.0.1:7701"];
@@ -59,7 +59,7 @@ async fn follow(path: &str, kind: &str, least: usize) {
             (replaced(&step.command, READER, ours), directory.path().to_owned());
         let url = format!("http://{}", here[0]);
         let run = tokio::task::spawn_blocking(move || type_in(&command, status, &url, &directory));
-        let output = tokio::time::timeout(PATIENCE * 4, run).await.expect("an end").unwrap();
+        let output = within("its end", run).await.unwrap();
         status = output.status.code().unwrap_or(-1);
         let text = replaced(&String::from_utf8_lossy(&output.stdout), ours, READER);
         let got: Vec<String> = text.lines().map(str::to_owned).collect();

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
-use tokio::time::timeout;
 
-use crate::harness::in_ci;
+use crate::harness::{in_ci, within_long};
 
 /// Longest time of a run: it evaluates days of samples, beside other tests.
 const COMPUTES_MAX: Duration = Duration::from_secs(120);
@@ -47,7 +46,7 @@ impl Promtool {
         let mut stdin = promtool.stdin.take().unwrap();
         let write = async move { stdin.write_all(input.as_bytes()).await.unwrap() };
         let ended = async { tokio::join!(promtool.wait_with_output(), write) };
-        let (output, ()) = timeout(COMPUTES_MAX, ended).await.expect("promtool ends");
+        let (output, ()) = within_long(COMPUTES_MAX, "promtool ends", ended).await;
         let output = output.unwrap();
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         if output.status.success() { Ok(text) } else { Err(text) }
