@@ -27,7 +27,7 @@ static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// Longest drain after every fault has ended, in addition to a lease. Circuit breakers probe every 5 s at the latest,
 /// streams reopen, and a busy machine is slow.
-const DRAIN_MAX: Duration = Duration::from_secs(20);
+const DRAIN_MAX: Duration = Duration::from_secs(60);
 /// Time for messages that are in flight when nothing is left.
 const LAST_MESSAGES: Duration = Duration::from_millis(300);
 
