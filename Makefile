@@ -48,7 +48,7 @@ bench-peers: build ## Do the same work on ringq and on other queues; ARGS="ringq
 	benches/peers/run.py $(ARGS)
 
 redis-cost: ## Measure what a job costs Redis, also beside 1,000,000 stored ones
-	RINGQ_STORED=$${RINGQ_STORED:-1000000} cargo test --locked --test it -- redis_cost --nocapture --test-threads 1
+	RINGQ_STORED=$${RINGQ_STORED:-1000000} cargo test --locked --test it -- redis_cost --include-ignored --nocapture --test-threads 1
 
 long: ## Run every suite that make ci leaves out in the background; ARGS="chart trace" chooses, --status prints, --resume goes on
 	.ci/long $(ARGS)
