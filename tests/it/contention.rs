@@ -23,9 +23,8 @@ async fn server(redis: &Redis, owner: u32) -> Arc<dyn Store> {
     Arc::new(redis::RedisStore::open(config).await.unwrap())
 }
 
-/// Replaces the job once, and retries when others were faster.
-async fn replace(store: Arc<dyn Store>, body: String) -> (u32, Duration) {
-    let begin = tokio::time::Instant::now();
+/// Replaces the job once, and retries when others were faster; returns the number of refusals.
+async fn replace(store: Arc<dyn Store>, body: String) -> u32 {
     let mut refused = 0;
     loop {
         let mut job = TestJob {
@@ -37,7 +36,7 @@ async fn replace(store: Arc<dyn Store>, body: String) -> (u32, Duration) {
         match store.enqueue(vec![job]).await {
             Ok(answers) => {
                 assert_eq!(answers[0].outcome, Some(EnqueueOutcome::Replaced));
-                return (refused, begin.elapsed());
+                return refused;
             }
             Err(Error::Contention(_)) => refused += 1,
             Err(error) => panic!("{error}"),
@@ -53,13 +52,9 @@ async fn many_callers_of_several_servers_change_one_job() {
     let callers = servers.iter().flat_map(|server| {
         (0..CALLERS).map(|n| tokio::spawn(replace(Arc::clone(server), format!("{n}"))))
     });
-    let answers: Vec<_> = join_all(callers).await.into_iter().map(Result::unwrap).collect();
-    let refused: u32 = answers.iter().map(|(refused, _)| refused).sum();
-    let longest = answers.iter().map(|(_, took)| *took).max().unwrap();
+    let refused: u32 = join_all(callers).await.into_iter().map(Result::unwrap).sum();
     let all = SERVERS * CALLERS as u32;
-    println!(
-        "{all} replacements by {SERVERS} servers: {refused} refused, the longest took {longest:?}"
-    );
+    println!("{all} replacements by {SERVERS} servers: {refused} refused");
     let job = servers[0].get(vec![key(TOPIC, "one")], false).await.unwrap().remove(0).unwrap();
     assert_eq!(job.generation, 1 + all, "each replacement counts once");
     assert!(refused <= all / 10, "{refused} of {all} were refused");

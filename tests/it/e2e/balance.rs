@@ -1,17 +1,17 @@
 //! Streams of replicas behind a load balancer that chooses a replica for each connection, as a Kubernetes Service does.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ringq::pb::{ListWorkersRequest, StreamRequest};
+use ringq::pb::StreamRequest;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::harness::{
-    Client, Redis, Server, Setup, Worker, eventually_in, job, millis, request, take,
-};
+use crate::harness::{Client, Redis, Server, Setup, Worker, job, millis, request, take, within};
 
 /// `stream_max_age` of the replicas.
 const AGE: Duration = Duration::from_secs(2);
@@ -53,8 +53,11 @@ impl Balancer {
     }
 }
 
+/// Replica of each stream that a worker has had, in their order.
+type Streams = Arc<watch::Sender<Vec<String>>>;
+
 /// Keeps a stream open, as docs/workers.md asks for: the next one has the id of the last one, if `names_last`.
-async fn work(address: SocketAddr, worker_id: String, names_last: bool) {
+async fn work(address: SocketAddr, worker_id: String, names_last: bool, had: Streams) {
     let client = Client::connect(address).await;
     let mut last = String::new();
     loop {
@@ -62,72 +65,73 @@ async fn work(address: SocketAddr, worker_id: String, names_last: bool) {
         let request =
             StreamRequest { worker_id: worker_id.clone(), continues_stream_id, ..take("t") };
         let mut stream = Worker::open(&client, request).await;
+        had.send_modify(|had| had.push(stream.info.replica.clone()));
         stream.end().await;
         last = stream.info.stream_id.clone();
     }
 }
 
-/// Returns the number of streams of each replica.
-async fn streams(replicas: &[Server]) -> Vec<usize> {
-    let mut counts = Vec::new();
-    for replica in replicas {
-        let mut admin = replica.connect().await.admin;
-        let workers = admin.list_workers(ListWorkersRequest::default()).await.unwrap();
-        counts.push(workers.into_inner().workers.len());
-    }
-    counts
+/// Waits until a worker has had this number of streams; returns their replicas.
+async fn until_had(had: &Streams, count: usize) -> Vec<String> {
+    let mut seen = had.subscribe();
+    let streams = within("streams", seen.wait_for(|had| had.len() >= count)).await.unwrap();
+    streams.clone()
 }
 
-async fn serve(redis: &Redis) -> Server {
-    let age = format!("stream_max_age = \"{}s\"", AGE.as_secs());
-    Setup::on(&redis.url()).config(&age).start().await
+async fn serve(redis: &Redis, name: &str) -> Server {
+    let config = format!("stream_max_age = \"{}s\"\nreplica = {name:?}", AGE.as_secs());
+    Setup::on(&redis.url()).config(&config).start().await
 }
 
+/// Two streams later each worker may have changed its connection twice, and each replica has its share.
 #[tokio::test]
 async fn streams_even_out_within_two_ages_of_a_stream() {
     let Some(redis) = Redis::start().await else { return };
     let balancer = Balancer::start().await;
-    let mut replicas = vec![serve(&redis).await];
+    let mut replicas = vec![serve(&redis, "a").await];
     balancer.add(&replicas[0]);
-    let mut workers = JoinSet::new();
+    let (mut workers, mut all) = (JoinSet::new(), Vec::new());
     for n in 0..WORKERS {
-        workers.spawn(work(balancer.address, format!("w{n}"), true));
+        let had = Streams::default();
+        workers.spawn(work(balancer.address, format!("w{n}"), true, had.clone()));
+        all.push(had);
     }
     // From the second stream on, a worker has shown that it may change its connection.
-    tokio::time::sleep(AGE + AGE / 4).await;
-    assert_eq!(streams(&replicas).await, [WORKERS]);
-    for _ in 0..2 {
-        let replica = serve(&redis).await;
+    for had in &all {
+        until_had(had, 2).await;
+    }
+    for name in ["b", "c"] {
+        let replica = serve(&redis, name).await;
         balancer.add(&replica);
         replicas.push(replica);
     }
-    let begin = Instant::now();
-    let counts = eventually_in(2 * AGE, "each replica has its share", async || {
-        let counts = streams(&replicas).await;
-        counts.iter().all(|count| *count >= WORKERS / 5).then_some(counts)
-    })
-    .await;
-    println!("{counts:?} after {:?}", begin.elapsed());
+    let counts: Vec<_> = all.iter().map(|had| had.borrow().len()).collect();
+    let mut shares = BTreeMap::<String, usize>::new();
+    for (had, count) in all.iter().zip(counts) {
+        let of_worker = until_had(had, count + 2).await;
+        *shares.entry(of_worker[count + 1].clone()).or_default() += 1;
+    }
+    println!("{shares:?}");
+    assert!(shares.len() == 3 && shares.values().all(|share| *share >= WORKERS / 5), "{shares:?}");
 }
 
 #[tokio::test]
 async fn a_worker_that_is_known_by_its_connection_keeps_it() {
     let Some(redis) = Redis::start().await else { return };
     let balancer = Balancer::start().await;
-    let replicas = [serve(&redis).await, serve(&redis).await];
+    let replicas = [serve(&redis, "a").await, serve(&redis, "b").await];
     balancer.add(&replicas[0]);
-    let mut workers = JoinSet::new();
-    workers.spawn(work(balancer.address, "w".to_owned(), false));
-    tokio::time::sleep(millis(200)).await;
+    let (mut workers, had) = (JoinSet::new(), Streams::default());
+    workers.spawn(work(balancer.address, "w".to_owned(), false, had.clone()));
+    until_had(&had, 1).await;
     balancer.add(&replicas[1]);
-    tokio::time::sleep(AGE * 5 / 2).await;
-    assert_eq!(streams(&replicas).await, [1, 0]);
+    assert_eq!(until_had(&had, 3).await, ["a"; 3]);
 }
 
 #[tokio::test]
 async fn a_connection_of_a_producer_is_not_retired() {
     let server = Setup::new().config("stream_max_age = \"1s\"").start().await;
-    let end = Instant::now() + millis(4_500);
+    let end = Instant::now() + millis(2_500);
     let mut producers = JoinSet::new();
     for _ in 0..8 {
         let client = server.connect().await;

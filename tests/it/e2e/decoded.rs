@@ -1,13 +1,10 @@
 //! Requests that are short on the wire and large in memory: each is refused before it is decoded.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use prost::encoding::{WireType, encode_key, encode_varint};
 use prost_reflect::{DescriptorPool, FieldDescriptor, Kind, MessageDescriptor};
 use ringq::pb::FILE_DESCRIPTOR_SET;
-use tokio::time::Instant;
 
 use crate::harness::{Client, RawCalls, Server, job, within};
 
@@ -15,8 +12,6 @@ use crate::harness::{Client, RawCalls, Server, job, within};
 const REQUEST_BYTES: usize = 4 << 20;
 /// Bound on the growth of the server's memory. Without the check a list of jobs takes 2 GB.
 const GROWTH_BYTES: u64 = 96 << 20;
-/// Bound on the time of one call, on a busy machine.
-const CALL_MAX: Duration = Duration::from_secs(5);
 
 /// Encodes a field of this number with these bytes.
 fn field(number: u32, bytes: &[u8]) -> Vec<u8> {
@@ -68,16 +63,13 @@ async fn no_request_takes_much_more_memory_than_it_is_long() {
     for rpc in services.iter().flat_map(|service| service.methods()) {
         for path in lists(&rpc.input(), &[]) {
             let method = format!("{}/{}", rpc.parent_service().name(), rpc.name());
-            let begun = Instant::now();
             let answer =
                 within("an answer", calls.begin(&method, filled(&path), true)).await.unwrap();
-            let took = begun.elapsed();
             let status = answer.headers().get("grpc-status").map(|code| code.to_str().unwrap());
             let message = answer.headers().get("grpc-message");
             let message = message.map_or("", |message| message.to_str().unwrap()).to_owned();
             assert_eq!(status, Some("3"), "{method} {path:?}: {message}");
             assert!(message.contains("send%20less%20at%20once"), "{method}: {message}");
-            assert!(took < CALL_MAX, "{method}: {took:?}");
             let _ = answer.into_body().collect().await;
             refused += 1;
         }

@@ -1,24 +1,15 @@
 //! Durability of writes to Redis: requested, answered, and refused where it is not reached.
 
-use std::time::Duration;
-
 use ringq::pb::{
     BatchEnqueueRequest, Durability, EnqueueOutcome, EnqueueRequest, EnqueueResponse,
     GetServerInfoRequest,
 };
-use tokio::time::Instant;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
 use crate::harness::{
-    Client, PATIENCE, Program, Redis, Server, Setup, assert_refused, job, millis, request,
+    Client, Program, Redis, Server, Setup, assert_refused, eventually, job, millis, request,
 };
-
-/// Time limit for a server to see a change: the interval of its checks of shards, plus the time for which a silent
-/// replica counts.
-const SEEN_WITHIN: Duration = Duration::from_secs(30);
-/// Longer than the wait for a shard.
-const CONFIRMED_WITHIN: Duration = Duration::from_secs(8);
 
 /// Starts a server on this Redis.
 async fn serve(redis: &Redis) -> Server {
@@ -58,9 +49,7 @@ async fn assert_unsupported(client: &Client, id: &str, asked: Durability) {
 
 /// Checks a refusal that is too late to undo the write: the job exists, and the error names it.
 async fn assert_not_reached(client: &Client, id: &str, asked: Durability) {
-    let begin = Instant::now();
     let status = ask(client, id, asked).await.unwrap_err();
-    assert!(begin.elapsed() < CONFIRMED_WITHIN, "it took {:?}", begin.elapsed());
     assert_refused(&status, Code::Unavailable, "DURABILITY_NOT_REACHED", "");
     let details = status.get_error_details();
     assert_eq!(details.error_info().unwrap().metadata["id"], id);
@@ -70,29 +59,15 @@ async fn assert_not_reached(client: &Client, id: &str, asked: Durability) {
 
 /// Waits until the server reports that this is the highest durability.
 async fn until_most(client: &Client, wanted: Durability) {
-    let begin = Instant::now();
-    while most(client).await != wanted {
-        assert!(begin.elapsed() < SEEN_WITHIN, "the server does not report {wanted:?} in time");
-        tokio::time::sleep(millis(100)).await;
-    }
+    let is_reported = async || (most(client).await == wanted).then_some(());
+    eventually(&format!("the server reports {wanted:?}"), is_reported).await;
 }
 
 use Durability::{Fsynced, Memory, Replicated};
 
 #[tokio::test]
-async fn without_a_file_nothing_is_synced() {
-    let Some(redis) = Redis::start().await else { return };
-    let server = serve(&redis).await;
-    let client = server.connect().await;
-    assert_eq!(reach(&client).await, (Memory, Memory));
-    assert_eq!(reached(&client, "a", Memory).await, Memory);
-    assert_unsupported(&client, "b", Fsynced).await;
-    assert_unsupported(&client, "c", Replicated).await;
-}
-
-#[tokio::test]
 async fn a_file_that_is_synced_always_needs_no_asking() {
-    for program in [Program::Redis, Program::Redis6, Program::Redis8, Program::Valkey] {
+    for program in [Program::Redis6, Program::Valkey] {
         let args = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
         let Some(redis) = Redis::of(program, &args).await else { return };
         let server = serve(&redis).await;
@@ -102,17 +77,6 @@ async fn a_file_that_is_synced_always_needs_no_asking() {
         assert_unsupported(&client, "b", Replicated).await;
         let waits = redis.command(&["INFO", "commandstats"]).await;
         assert!(!waits.contains("cmdstat_wait"), "{program:?}: {waits}");
-    }
-}
-
-#[tokio::test]
-async fn a_file_that_is_synced_every_second_is_none_where_redis_cannot_confirm_it() {
-    for program in [Program::Redis6, Program::Redis] {
-        let Some(redis) = Redis::every_second(program).await else { return };
-        let server = serve(&redis).await;
-        let client = server.connect().await;
-        assert_eq!(reach(&client).await, (Memory, Memory), "{program:?}");
-        assert_unsupported(&client, "a", Fsynced).await;
     }
 }
 
@@ -184,29 +148,26 @@ async fn a_sync_that_does_not_come_is_not_reached_and_a_repeat_waits_again() {
     assert_eq!(reached(&client, "b", Fsynced).await, Fsynced);
     // Seen at the next check.
     redis.command(&["CONFIG", "SET", "appendfsync", "always"]).await;
-    let begin = Instant::now();
-    while reached(&client, "d", Durability::Unspecified).await != Fsynced {
-        assert!(begin.elapsed() < SEEN_WITHIN, "the new setting is not seen");
-        tokio::time::sleep(millis(100)).await;
-    }
+    eventually("the new setting is seen", async || {
+        (reached(&client, "d", Durability::Unspecified).await == Fsynced).then_some(())
+    })
+    .await;
     redis.command(&["CONFIG", "SET", "appendonly", "no"]).await;
     until_most(&client, Memory).await;
     assert_unsupported(&client, "e", Fsynced).await;
 }
 
-/// Checks that a caller gets its answer by its deadline.
+/// Checks that a caller gets its answer by its deadline: past it, the channel would answer in place of the server.
 async fn assert_in_time(client: &Client) {
     let mut hasty = tonic::Request::new(asking("hasty", Fsynced));
     hasty.set_timeout(millis(1_000));
-    let begin = Instant::now();
     let status = client.queue.clone().enqueue(hasty).await.unwrap_err();
-    assert!(begin.elapsed() < millis(2_000), "it took {:?}", begin.elapsed());
     assert_refused(&status, Code::Unavailable, "DURABILITY_NOT_REACHED", "");
 }
 
 #[tokio::test]
 async fn replicated_is_answered_with_a_replica_alone() {
-    for program in [Program::Redis, Program::Redis6, Program::Valkey] {
+    for program in [Program::Redis6, Program::Valkey] {
         let args = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
         let Some(redis) = Redis::of(program, &args).await else { return };
         let mut replica = redis.replica().await;
@@ -236,18 +197,6 @@ async fn assert_gone(client: &Client) {
 }
 
 #[tokio::test]
-async fn a_sync_every_second_and_a_replica_are_both_waited_for() {
-    let Some(redis) = Redis::every_second(Program::Redis8).await else { return };
-    let _replica = redis.replica().await;
-    let server = serve(&redis).await;
-    let client = server.connect().await;
-    until_most(&client, Replicated).await;
-    assert_eq!(reached(&client, "plain", Durability::Unspecified).await, Memory);
-    assert_eq!(reached(&client, "synced", Fsynced).await, Fsynced);
-    assert_eq!(reached(&client, "both", Replicated).await, Replicated);
-}
-
-#[tokio::test]
 async fn a_replica_that_stands_still_is_not_reached_in_time_and_the_job_is_there() {
     let Some(redis) = Redis::durable().await else { return };
     let replica = redis.replica().await;
@@ -257,12 +206,11 @@ async fn a_replica_that_stands_still_is_not_reached_in_time_and_the_job_is_there
     replica.pause();
     assert_not_reached(&client, "a", Replicated).await;
     // Callers that request less do not wait.
-    let mut slow = Box::pin(ask(&client, "b", Replicated));
-    assert!(futures::poll!(slow.as_mut()).is_pending());
-    let begin = Instant::now();
-    assert_eq!(reached(&client, "c", Fsynced).await, Fsynced);
-    assert!(begin.elapsed() < millis(1_500), "it took {:?}", begin.elapsed());
-    drop(slow);
+    tokio::select! {
+        biased;
+        _ = ask(&client, "b", Replicated) => panic!("who asks for less waits with those who ask"),
+        reached = reached(&client, "c", Fsynced) => assert_eq!(reached, Fsynced),
+    }
     // The error contains a server-made id, too: with it a repeat is safe.
     let unnamed = EnqueueRequest { durability: Replicated.into(), ..request(job("mail")) };
     let status = client.send(unnamed).await.unwrap_err();
@@ -294,10 +242,8 @@ async fn a_server_made_id_goes_where_what_is_asked_is_reached() {
         shards.insert(client.send(request(job("mail"))).await.unwrap().shard);
     }
     // A client-chosen id lies on one shard only.
-    let begin = Instant::now();
     let mut answers = std::collections::BTreeSet::new();
-    for n in 0.. {
-        assert!(begin.elapsed() < PATIENCE, "{answers:?}");
+    for n in 0..100 {
         answers.insert(match ask(&client, &format!("n{n}"), Fsynced).await {
             Ok(answer) => answer.shard,
             Err(status) => status.get_error_details().error_info().unwrap().reason.clone(),

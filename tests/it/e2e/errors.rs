@@ -1,18 +1,15 @@
 use std::time::Duration;
 
-use ringq::pb::{
-    BatchEnqueueRequest, EnqueueRequest, GetTopicStatsRequest, JobState, ListWorkersRequest,
-    PullRequest,
-};
+use ringq::pb::{BatchEnqueueRequest, EnqueueRequest, JobState, ListWorkersRequest, PullRequest};
 use tonic::{Code, Request};
 
 use crate::harness::{
-    Client, JobExt as _, Server, assert_refused, eventually, job, millis, proto, raw_queue,
-    request, take,
+    Client, JobExt as _, Server, assert_refused, eventually, for_a_while, job, millis, proto,
+    raw_queue, request, take,
 };
 
 #[tokio::test]
-async fn a_message_above_four_mebibytes_is_too_large_and_the_connection_lives_on() {
+async fn calls_that_reach_no_handler_have_their_errors_and_the_connection_lives_on() {
     let server = Server::start().await;
     let client = server.connect().await;
     let status = client.send(request(job("mail").with_bytes(5 << 20))).await.unwrap_err();
@@ -23,11 +20,7 @@ async fn a_message_above_four_mebibytes_is_too_large_and_the_connection_lives_on
     assert_refused(&status, Code::InvalidArgument, "TOO_LARGE", "");
     client.enqueue(job("mail")).await;
     assert_eq!(client.stats("mail").await.ready, 1);
-}
 
-#[tokio::test]
-async fn a_deadline_that_passes_is_answered_as_such() {
-    let server = Server::start().await;
     // Without tonic's channel, which would answer in place of the server.
     let mut queue = raw_queue(server.grpc).await;
     for timeout in ["1n", "1u"] {
@@ -40,41 +33,8 @@ async fn a_deadline_that_passes_is_answered_as_such() {
     let mut call = Request::new(request(job("mail")));
     call.metadata_mut().insert("grpc-timeout", "10S".parse().unwrap());
     queue.enqueue(call).await.unwrap();
-}
 
-#[tokio::test]
-async fn a_deadline_does_not_end_a_stream_early() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    let mut queue = raw_queue(server.grpc).await;
-    let mut call = Request::new(take("mail"));
-    call.metadata_mut().insert("grpc-timeout", "60S".parse().unwrap());
-    let mut stream = queue.stream(call).await.unwrap().into_inner();
-    assert!(stream.message().await.unwrap().unwrap().info.is_some());
-    client.enqueue(job("mail")).await;
-    let message = stream.message().await.unwrap().unwrap();
-    assert_eq!(message.deliveries.len(), 1);
-}
-
-#[tokio::test]
-async fn an_unknown_topic_is_named_where_it_matters_and_empty_elsewhere() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    let stats = GetTopicStatsRequest { name: "nowhere".into() };
-    let status = client.topics.clone().get_topic_stats(stats).await.unwrap_err();
-    assert_refused(&status, Code::NotFound, "TOPIC_NOT_FOUND", "");
-    assert_eq!(client.pull_now("nowhere", 1).await, []);
-    let mut worker = client.stream(take("nowhere")).await;
-    worker.quiet(millis(100)).await;
-    // A read does not create it.
-    let stats = GetTopicStatsRequest { name: "nowhere".into() };
-    assert!(client.topics.clone().get_topic_stats(stats).await.is_err());
-}
-
-#[tokio::test]
-async fn what_this_server_does_not_have_yet_is_unimplemented() {
-    let server = Server::start().await;
-    let client = server.connect().await;
+    // Calls of other versions.
     let mut grpc = tonic::client::Grpc::new(client.channel.clone());
     for path in [
         "/ringq.v1.AdminService/AuditShard",
@@ -109,12 +69,12 @@ async fn give_up(client: &Client, n: u64) {
             let wait = Some(proto(millis(10_000)));
             let topics = vec!["cancelled".to_owned()];
             let pull = client.pull(PullRequest { topics, wait, ..Default::default() });
-            let _ = tokio::time::timeout(millis(2), pull).await;
+            for_a_while(millis(2), pull).await;
         }
         // A write that may or may not be applied.
         _ => {
             let enqueue = client.send(request(job("written").with_text("x")));
-            let _ = tokio::time::timeout(Duration::from_micros(n % 900), enqueue).await;
+            for_a_while(Duration::from_micros(n % 900), enqueue).await;
         }
     }
 }

@@ -46,17 +46,7 @@ async fn pages_of_a_loopback_address_are_for_local_names() {
 }
 
 #[tokio::test]
-async fn each_port_answers_a_client_of_the_other_with_a_line() {
-    let server = Server::start().await;
-    let request = "GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-    let wrong = answer(server.grpc, request).await;
-    assert!(wrong.starts_with("HTTP/1.1 400 ") && wrong.contains("http_listen"), "{wrong}");
-    let pages = answer(server.http, request).await;
-    assert!(pages.starts_with("HTTP/1.1 200 ") && pages.contains("/healthz"), "{pages}");
-}
-
-#[tokio::test]
-async fn grpc_health_answers_for_the_server_and_for_each_service() {
+async fn probes_of_both_ports_answer_while_the_server_serves() {
     let server = Server::start().await;
     let mut health = HealthClient::new(server.connect().await.channel);
     for name in ["", "ringq.v1.QueueService", "ringq.v1.TopicService", "ringq.v1.AdminService"] {
@@ -65,16 +55,18 @@ async fn grpc_health_answers_for_the_server_and_for_each_service() {
     }
     let status = health.check(service("ringq.v1.Nothing")).await.unwrap_err();
     assert_eq!(status.code(), Code::NotFound);
-}
-
-#[tokio::test]
-async fn probes_over_http_answer_while_the_server_serves() {
-    let server = Server::start().await;
     for path in ["/healthz", "/readyz"] {
         let (status, body) = http_get(server.http, path).await;
         assert_eq!(status, 200, "{path}: {body}");
     }
     assert_eq!(http_get(server.http, "/nothing").await.0, 404);
+
+    // A client of one port at the other one.
+    let request = "GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let wrong = answer(server.grpc, request).await;
+    assert!(wrong.starts_with("HTTP/1.1 400 ") && wrong.contains("http_listen"), "{wrong}");
+    let pages = answer(server.http, request).await;
+    assert!(pages.starts_with("HTTP/1.1 200 ") && pages.contains("/healthz"), "{pages}");
 }
 
 #[tokio::test]

@@ -1,6 +1,5 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use bytes::Bytes;
 use ringq::pb::{GetServerInfoRequest, JobState};
@@ -8,11 +7,10 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::Command;
-use tokio::time::Instant;
 
 use crate::harness::{
-    JobExt as _, JsonAnswer, JsonBridge, JsonClient, RawCalls, Redis, Server, Setup, eventually,
-    framed, http_get, in_ci, job, millis, status_json, take, unary_methods, within,
+    JobExt as _, JsonAnswer, JsonBridge, JsonClient, RawCalls, Server, Setup, eventually, framed,
+    http_get, in_ci, job, millis, status_json, take, unary_methods, within,
 };
 
 const ENQUEUE: &str = "QueueService/Enqueue";
@@ -240,7 +238,7 @@ async fn a_connection_serves_many_calls_and_outlives_their_deadlines() {
     let server = Server::start().await;
     let grpc = server.connect().await;
     let mut client = JsonClient::connect(server.http).await;
-    for _ in 0..3 {
+    for _ in 0..2 {
         grpc.enqueue(job("large").with_bytes(900 << 10)).await;
         // A large answer, which ends when it is written; its deadline passes after that.
         let pull = json!({"topics": ["large"], "wait": "10s"}).to_string();
@@ -351,35 +349,11 @@ async fn pull_whose_answer_is_not_read_takes_no_job(server: &Server) {
     socket.write_all(pull.as_bytes()).await.unwrap();
     socket.flush().await.unwrap();
     client.until("mail", &id, JobState::Running).await;
-    let begun = Instant::now();
     client.until("mail", &id, JobState::Ready).await;
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     let held = client.pull_one("mail").await;
     assert_eq!((held.attempt, held.delivery), (1, 1), "the first one was not counted");
     assert!(counted(server, "Pull", "DEADLINE_EXCEEDED").await);
     drop(socket);
-}
-
-/// Calls cannot take the connections of probes, and share theirs with gRPC.
-#[tokio::test]
-async fn connections_with_calls_are_counted_with_those_of_grpc() {
-    let server = Setup::new().config("max_connections = 2").start().await;
-    let mut held = [JsonClient::connect(server.http).await, JsonClient::connect(server.http).await];
-    for client in &mut held {
-        client.ok(INFO, &json!({})).await;
-    }
-    let answer = JsonClient::connect(server.http).await.call(INFO, &json!({})).await;
-    assert_eq!(answer.status, 429, "{answer:?}");
-    assert_eq!(http_get(server.http, "/healthz").await.0, 200);
-    let mut grpc = TcpStream::connect(server.grpc).await.unwrap();
-    let end = within("its end", grpc.read(&mut [0; 1])).await;
-    assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
-    drop(held);
-    eventually("there is room", async || {
-        let answer = JsonClient::connect(server.http).await.call(INFO, &json!({})).await;
-        (answer.status == 200).then_some(())
-    })
-    .await;
 }
 
 /// A server that ends finishes the calls of its HTTP port as it does those of gRPC.
@@ -422,22 +396,4 @@ async fn calls_can_be_switched_off() {
     let answer = JsonClient::connect(server.http).await.call(INFO, &json!({})).await;
     assert_eq!((answer.status, &answer.body["code"]), (404, &json!(12)));
     assert_eq!(http_get(server.http, "/readyz").await.0, 200);
-}
-
-/// A job enqueued at one server is pulled at another and settled at the first.
-#[tokio::test]
-async fn json_calls_reach_any_server() {
-    let Some(redis) = Redis::start().await else { return };
-    let servers = [Setup::on(&redis.url()).start().await, Setup::on(&redis.url()).start().await];
-    let mut here = JsonClient::connect(servers[0].http).await;
-    let mut there = JsonClient::connect(servers[1].http).await;
-    let waiting = tokio::spawn(async move {
-        let pulled = there.ok(PULL, &json!({"topics": ["mail"], "wait": "20s"})).await;
-        (there, pulled)
-    });
-    here.ok(ENQUEUE, &json!({"job": {"topic": "mail", "payload": {"data": "/wA="}}})).await;
-    let (_there, pulled) = within("the job", waiting).await.unwrap();
-    assert_eq!(delivery(&pulled)["payload"]["data"], "/wA=");
-    let receipt = &delivery(&pulled)["receipt"];
-    assert_eq!(here.ok(ACK, &json!({"items": [{"receipt": receipt}]})).await, json!({}));
 }

@@ -294,7 +294,6 @@ async fn a_stream_ends_with_the_token_that_opened_it() {
     assert!(is_draining, "the worker is notified that it has to open another one");
     // The token was made up to a second before `expires` was computed.
     assert!(wall_now() + millis(1_000) >= expires, "it ended too early");
-    assert!(wall_now() < expires + millis(5_000), "it ended too late");
     assert_eq!(receipts.len(), 1);
 
     let refused = client.queue.clone().stream(with_token(request, &short)).await.unwrap_err();

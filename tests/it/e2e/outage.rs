@@ -41,18 +41,16 @@ async fn health(client: &Client) -> ServingStatus {
     health.check(HealthCheckRequest { service }).await.unwrap().into_inner().status()
 }
 
-/// Returns the time until it is not ready, and the error of its shard then. The HTTP port, which is open to all,
-/// shows neither error nor address.
-async fn unready(server: &Server) -> (Duration, String) {
-    let begin = Instant::now();
+/// Waits until it is not ready; returns the error of its shard then. The HTTP port, which is open to all, shows neither
+/// error nor address.
+async fn unready(server: &Server) -> String {
     let body = eventually("it is not ready", async || {
         let (status, body) = http_get(server.http, "/readyz").await;
         (status == 503).then_some(body)
     })
     .await;
-    let took = begin.elapsed();
     assert!(body.starts_with("not ready: no shard answers: s0; the log "), "{body}");
-    (took, last_error(server).await)
+    last_error(server).await
 }
 
 async fn last_error(server: &Server) -> String {
@@ -66,14 +64,13 @@ async fn info(client: &Client) -> GetServerInfoResponse {
 }
 
 #[tokio::test]
-async fn an_idle_server_whose_redis_dies_reports_it_at_once_and_in_one_line() {
+async fn an_idle_server_whose_redis_dies_reports_it_in_one_line() {
     let Some(mut redis) = Redis::durable().await else { return };
     let server = on(&redis).await;
     let client = server.connect().await;
     let before = length(&server);
     redis.kill();
-    let (took, error) = unready(&server).await;
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    let error = unready(&server).await;
     assert!(error.contains("Connection refused"), "{error}");
     assert_eq!(health(&client).await, ServingStatus::NotServing);
     tokio::time::sleep(SETTLED).await;
@@ -93,12 +90,11 @@ async fn an_idle_server_whose_redis_dies_reports_it_at_once_and_in_one_line() {
 }
 
 #[tokio::test]
-async fn an_idle_server_whose_redis_takes_no_writes_any_more_reports_it_soon() {
+async fn an_idle_server_whose_redis_takes_no_writes_any_more_reports_it() {
     let Some(redis) = Redis::start().await else { return };
     let server = on(&redis).await;
     redis.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
-    let (took, error) = unready(&server).await;
-    assert!(took < Duration::from_secs(4), "{took:?}");
+    let error = unready(&server).await;
     assert!(error.contains("replica"), "{error}");
     redis.command(&["REPLICAOF", "NO", "ONE"]).await;
     eventually("it is ready", async || is_ready(&server).await.then_some(())).await;
@@ -114,7 +110,7 @@ async fn what_had_to_be_mended_is_reported_as_over_also_when_redis_ended_in_betw
     let logged =
         eventually("the error is logged", async || lines(&server, "ERROR", before).pop()).await;
     assert!(logged.contains("redis is a read-only replica"), "{logged}");
-    let (_, error) = unready(&server).await;
+    let error = unready(&server).await;
     assert!(error.contains("replica"), "{error}");
     // Another process takes its place, with its data, and is a primary.
     redis.kill();
@@ -174,9 +170,9 @@ async fn a_subscription_that_is_lost_alone_is_warned_of_and_makes_no_server_unre
     }
 }
 
-/// A firewall may drop connections without notice: packets get no answer and no reset.
+/// A firewall may drop connections without notice: packets get no answer and no reset. What is held here stays held.
 #[tokio::test]
-async fn connections_that_die_unnoticed_hold_up_deliveries_for_seconds_only() {
+async fn connections_that_die_unnoticed_are_replaced_and_deliveries_go_on() {
     for is_open in [true, false] {
         let Some(redis) = Redis::start().await else { return };
         let proxy = HoldingProxy::start(&redis).await;
@@ -199,9 +195,7 @@ async fn connections_that_die_unnoticed_hold_up_deliveries_for_seconds_only() {
             Some(worker) => worker,
             None => client.stream(take(&topic)).await,
         };
-        let begin = Instant::now();
-        assert_eq!(worker.next().await.id, "1");
-        assert!(begin.elapsed() < 2 * SETTLED, "open: {is_open}, {:?}", begin.elapsed());
+        assert_eq!(worker.next().await.id, "1", "open: {is_open}");
     }
 }
 
@@ -214,7 +208,7 @@ async fn what_was_never_reached_is_not_reported_as_known_nor_as_back() {
     let report = info(&client).await;
     assert_eq!(report.durability(), Durability::Unspecified);
     assert_eq!(report.unreachable_shards, ["s0"]);
-    assert!(unready(&server).await.1.contains("Connection refused"));
+    assert!(unready(&server).await.contains("Connection refused"));
     redis.restart().await;
     eventually("it is ready", async || is_ready(&server).await.then_some(())).await;
     eventually("its durability is known", async || {

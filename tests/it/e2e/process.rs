@@ -58,10 +58,9 @@ async fn sigterm_under_load_lets_work_in_hand_finish_and_loses_nothing() {
     // The long job takes a while; the server waits for it.
     tokio::time::sleep(millis(1_200)).await;
     client.ack(&held.receipt).await;
-    let acked = Instant::now();
     let status = server.exit().await;
     assert_eq!(status.code(), Some(0));
-    assert!(acked.elapsed() < millis(5_000), "nothing is left to wait for");
+    assert!(server.log().contains("drained: every delivery is settled"), "{}", server.log());
     assert!(!server.is_ready(), "the ready file goes with the server");
 
     stop.store(true, Ordering::Relaxed);
@@ -113,13 +112,11 @@ async fn a_server_that_others_can_reach_states_what_guards_it() {
 }
 
 #[tokio::test]
-async fn an_idle_server_ends_at_once() {
-    let mut server = Server::start().await;
+async fn an_idle_server_ends_without_a_wait() {
+    let mut server = Setup::new().config("shutdown_grace = \"1h\"").start().await;
     let _client = server.connect().await;
-    let begin = Instant::now();
     server.terminate();
     assert_eq!(server.exit().await.code(), Some(0));
-    assert!(begin.elapsed() < millis(3_000), "it took {:?}", begin.elapsed());
 }
 
 #[tokio::test]
@@ -148,8 +145,7 @@ async fn a_job_that_is_not_settled_in_the_grace_comes_back_with_the_next_server(
     server.terminate();
     worker.end().await;
     assert_eq!(server.exit().await.code(), Some(0));
-    let took = begin.elapsed();
-    assert!(took > millis(800) && took < millis(6_000), "it took {took:?}");
+    assert!(begin.elapsed() > millis(800), "it took {:?}", begin.elapsed());
     for part in [
         "delay_s=0",
         "streams=1 unsettled=1 grace_s=1",
@@ -184,7 +180,6 @@ async fn refused_start(setup: Setup, code: i32, parts: &[&str]) {
         "the complaint is not logged, too:\n{}",
         failure.stderr
     );
-    assert!(failure.took < millis(20_000), "it took {:?}", failure.took);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ringq::pb::{
     AckItem, DeleteRequest, EnqueueOutcome, ExtendItem, ExtendRequest, JobState, ListShardsRequest,
-    NackAction, PullRequest, StreamRequest,
+    NackAction, StreamRequest,
 };
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -14,8 +14,8 @@ use tonic::{Code, Request};
 use tonic_types::StatusExt as _;
 
 use crate::harness::{
-    Client, JobExt as _, LossyProxy, Redis, Server, Setup, assert_refused, eventually, job, millis,
-    nack, nack_retry, refusal, request, take, within,
+    Client, JobExt as _, Redis, Server, Setup, assert_refused, eventually, job, millis, nack,
+    refusal, request, take,
 };
 
 /// Starts a server on this Redis.
@@ -36,32 +36,6 @@ async fn enqueue_in_the_end(client: &Client, id: &str) {
         client.send(request(job("mail").with_id(id))).await.ok()
     })
     .await;
-}
-
-#[tokio::test]
-async fn a_jobs_life_on_redis() {
-    let Some(redis) = Redis::start().await else { return };
-    let server = serve(&redis).await;
-    let client = server.connect().await;
-    let mut worker = client.stream(take("mail")).await;
-    let written = client.enqueue(job("mail").with_id("a").with_text("hello")).await;
-    assert_eq!((written.outcome(), written.state()), (EnqueueOutcome::Created, JobState::Ready));
-    let delivery = worker.next().await;
-    assert_eq!((delivery.id.as_str(), delivery.delivery), ("a", 1));
-    client.nack(nack_retry(&delivery.receipt, "not yet")).await;
-    assert_eq!(client.state("mail", "a").await, JobState::Backoff);
-    let again = worker.next().await;
-    assert_eq!((again.id.as_str(), again.attempt, again.delivery), ("a", 2, 2));
-    client.ack(&again.receipt).await;
-    assert_eq!(client.state("mail", "a").await, JobState::Succeeded);
-
-    client.enqueue(job("mail").with_id("b").with_delay(millis(300))).await;
-    let begin = Instant::now();
-    let delivery = worker.next().await;
-    assert!(begin.elapsed() >= millis(250), "a delayed job came after {:?}", begin.elapsed());
-    client.nack(nack(&delivery.receipt, NackAction::DeadLetter)).await;
-    let stats = client.stats("mail").await;
-    assert_eq!((stats.dead, stats.ready, stats.running), (1, 0, 0));
 }
 
 #[tokio::test]
@@ -123,35 +97,6 @@ async fn a_job_that_was_removed_by_hand_keeps_no_other_from_those_behind() {
     assert_eq!(came, want);
     assert!(client.pull_now("bills", 40).await.is_empty());
     assert!(!server.log().contains("ERROR"), "{}", server.log());
-}
-
-/// Removed jobs in front of the ready ones fill more than one claim.
-#[tokio::test]
-async fn a_worker_gets_jobs_behind_thousands_that_left_or_expired() {
-    let Some(redis) = Redis::start().await else { return };
-    let server = serve(&redis).await;
-    let client = server.connect().await;
-    let ids: Vec<_> = (0..6_000).map(|n| format!("j{n}")).collect();
-    let jobs = ids.iter().map(|id| job("mail").with_id(id));
-    client.enqueue_all(jobs.collect()).await;
-    // Too few of all to be tidied up at once.
-    for part in ids[..2_900].chunks(50) {
-        let topic = || "mail".to_owned();
-        let deletes =
-            part.iter().map(|id| {
-                let (mut queue, id) = (client.queue.clone(), id.clone());
-                async move {
-                    queue.delete(DeleteRequest { topic: topic(), id, ..Default::default() }).await
-                }
-            });
-        futures::future::join_all(deletes).await.into_iter().for_each(|done| drop(done.unwrap()));
-    }
-    assert_eq!(client.pull_now("mail", 1).await.len(), 1);
-    let expires = job("bills").with_ttl(millis(300));
-    client.enqueue_all(vec![expires; 3_000]).await;
-    client.enqueue(job("bills").with_id("stays")).await;
-    tokio::time::sleep(Duration::from_millis(310)).await;
-    assert_eq!(client.pull_now("bills", 1).await[0].id, "stays");
 }
 
 #[tokio::test]
@@ -225,43 +170,23 @@ async fn a_right_that_is_lost_while_the_server_runs_is_named_and_no_job_stays_ru
 }
 
 #[tokio::test]
-async fn what_one_replica_takes_in_another_hands_out_at_once() {
+async fn what_one_replica_takes_in_another_hands_out() {
     let Some(redis) = Redis::start().await else { return };
     let (one, other) = (serve(&redis).await, serve(&redis).await);
     let (producer, consumer) = (one.connect().await, other.connect().await);
     let mut worker = consumer.stream(take("mail")).await;
     worker.quiet(millis(300)).await;
-    // Jobs that only the poll of each second finds would be late in half of the cases; a busy machine stands still
-    // now and then.
-    let are_prompt = |late: &[Duration]| {
-        let prompt = late.iter().filter(|late| **late < millis(500)).count();
-        assert!(prompt >= late.len() * 3 / 4, "{late:?}");
-    };
-    let mut late = Vec::new();
-    for n in 0..20 {
-        let begin = Instant::now();
-        producer.enqueue(job("mail").with_id(format!("j{n}"))).await;
-        let delivery = worker.next().await;
-        late.push(begin.elapsed());
-        consumer.ack(&delivery.receipt).await;
-    }
-    are_prompt(&late);
-
-    let delays: Vec<_> = (0..8).map(|n| millis(400 + 250 * n)).collect();
+    let delays: Vec<_> = (0..4).map(|n| millis(300 + 250 * n)).collect();
     let begin = Instant::now();
     for delay in &delays {
         producer.enqueue(job("mail").with_delay(*delay)).await;
     }
-    let mut late = Vec::new();
     for delay in &delays {
         let delivery = worker.next().await;
         let took = begin.elapsed();
         assert!(took >= *delay, "{took:?} is before {delay:?}");
-        late.push(took - *delay);
         consumer.ack(&delivery.receipt).await;
     }
-    are_prompt(&late);
-
     producer.enqueue(job("mail").with_id("later")).await;
     let delivery = worker.next().await;
     // Settled at another server than the one that delivered it: the receipt contains its shard.
@@ -365,29 +290,6 @@ async fn a_redis_that_stands_still_for_less_than_a_call_waits_fails_no_enqueue()
 }
 
 #[tokio::test]
-async fn a_claim_whose_answer_is_lost_is_undone_and_not_counted() {
-    let Some(redis) = Redis::start().await else { return };
-    let server = serve(&redis).await;
-    let client = server.connect().await;
-    let mut worker = client.stream(take("mail")).await;
-    worker.quiet(millis(300)).await;
-    redis.pause();
-    // Both are sent, and their callers are gone when the answers come.
-    let (pulled, enqueued) = tokio::join!(
-        client.pull(PullRequest { topics: vec!["mail".into()], max_jobs: 5, ..Default::default() }),
-        client.send(request(job("mail").with_id("a"))),
-    );
-    assert!(enqueued.is_err(), "{enqueued:?}");
-    assert!(pulled.is_err() || pulled.as_ref().is_ok_and(Vec::is_empty), "{pulled:?}");
-    redis.resume();
-    // Applied or not, a repeat with the same id is safe.
-    enqueue_in_the_end(&client, "a").await;
-    let delivery = worker.next().await;
-    assert_eq!((delivery.id.as_str(), delivery.delivery, delivery.attempt), ("a", 1, 1));
-    client.ack(&delivery.receipt).await;
-}
-
-#[tokio::test]
 async fn a_full_redis_refuses_jobs_settles_those_it_has_and_recovers() {
     let Some(redis) = Redis::start().await else { return };
     let server = serve(&redis).await;
@@ -440,21 +342,6 @@ async fn a_redis_that_became_a_replica_is_unavailable_until_it_is_none() {
     assert_eq!(client.pull_now("mail", 5).await.len(), 2);
 }
 
-#[tokio::test]
-async fn a_lease_that_runs_out_comes_back_on_time() {
-    let Some(redis) = Redis::start().await else { return };
-    let server = serve(&redis).await;
-    let client = server.connect().await;
-    let lease = Duration::from_secs(1);
-    client.enqueue(job("mail").with_id("a").with_lease(lease)).await;
-    client.pull_one("mail").await;
-    let begin = Instant::now();
-    client.until("mail", "a", JobState::Backoff).await;
-    assert!(begin.elapsed() < millis(2_500), "{:?}", begin.elapsed());
-    let job = within("the retry", client.until("mail", "a", JobState::Ready)).await;
-    assert_eq!((job.failures, job.deliveries), (1, 1));
-}
-
 /// Starts a TCP proxy to the Redis on `port`, which may change between connections; returns the proxy's port.
 async fn relay(port: Arc<AtomicU16>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -467,30 +354,6 @@ async fn relay(port: Arc<AtomicU16>) -> u16 {
         }
     });
     own
-}
-
-/// The claim follows the job at once: it finds the job without a wake-up of the shard, all of which are lost here. A
-/// claim that came too early would wait for the poll of each second.
-#[tokio::test]
-async fn a_job_for_a_worker_that_waits_here_needs_no_wake_up() {
-    let Some(redis) = Redis::start().await else { return };
-    let proxy = LossyProxy::start(&redis, 1.0).await;
-    let server = Setup::on(&proxy.url()).start().await;
-    let client = server.connect().await;
-    let mut worker = client.stream(take("t")).await;
-    let (mut took, jobs) = (Vec::new(), 20);
-    for _ in 0..jobs {
-        let begin = Instant::now();
-        client.enqueue(job("t")).await;
-        let delivery = worker.next().await;
-        took.push(begin.elapsed());
-        client.ack(&delivery.receipt).await;
-        // The shard counts as idle then.
-        tokio::time::sleep(millis(5)).await;
-    }
-    let prompt = took.iter().filter(|took| **took < millis(200)).count();
-    assert!(prompt > jobs * 3 / 4, "{took:?}");
-    assert_eq!(proxy.messages().1, 0);
 }
 
 /// Returns the number of INFO calls of a Redis.
@@ -513,10 +376,9 @@ async fn an_address_that_leads_to_two_redis_is_looked_at_with_pauses() {
     // The connection for claims is the last one that is made.
     port.store(second.port(), Ordering::SeqCst);
     assert!(client.pull_now("mail", 1).await.is_empty(), "the job is on the other one");
-    let before = looks(&first).await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let looks = looks(&first).await - before;
-    assert!((3..=20).contains(&looks), "{looks} looks in two seconds");
+    let (before, begin) = (looks(&first).await, Instant::now());
+    eventually("ten more looks", async || (looks(&first).await >= before + 10).then_some(())).await;
+    assert!(begin.elapsed() >= Duration::from_secs(1), "{:?}", begin.elapsed());
 }
 
 #[tokio::test]
@@ -535,19 +397,4 @@ async fn a_redis_that_is_no_safe_place_is_refused_with_the_way_out() {
     drop(server);
     let text = refused(&redis, "s1").await;
     assert!(text.contains("redis belongs to shard s0, not s1"), "{text}");
-}
-
-#[tokio::test]
-async fn user_password_and_database_come_from_the_url() {
-    let Some(redis) = Redis::start().await else { return };
-    redis
-        .command(&["ACL", "SETUSER", "ringq", "on", ">pa:ss/w", "~ringq:*", "&ringq:*", "+@all"])
-        .await;
-    let url = redis.url().replace("redis://", "redis://ringq:pa%3Ass%2Fw@");
-    let server = Setup::on(&format!("{url}/3")).start().await;
-    let client = server.connect().await;
-    client.enqueue(job("mail").with_id("a")).await;
-    client.ack(&client.pull_one("mail").await.receipt).await;
-    assert!(!server.log().contains("pa:ss") && !server.log().contains("pa%3A"), "{}", server.log());
-    assert!(redis.command(&["INFO", "keyspace"]).await.contains("db3:"));
 }

@@ -22,7 +22,7 @@ async fn refused(url: &str) -> String {
 async fn awaited(setup: Setup, url: &str) -> String {
     let server = setup.shard(format!("s0={url}")).start().await;
     // The shard is tried in between, also by the subscriber of wake-ups.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
     let lines = about(&server, "s0");
     assert_eq!(lines.len(), 1, "{}", server.log());
     assert!(lines[0].contains("WARN") && lines[0].contains("not reached yet"), "{}", lines[0]);
@@ -136,7 +136,7 @@ async fn a_redis_that_is_down_is_reported_once_and_once_more_when_it_is_there() 
     let server = setup.and_shard(format!("s1={}", redis.url())).start().await;
     assert!(about(&server, "s0").iter().any(|line| line.contains(" opened ")), "{}", server.log());
     // Every retry loop has tried more than once.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
     let lines = about(&server, "s1");
     assert_eq!(lines.len(), 1, "{}", server.log());
     for part in

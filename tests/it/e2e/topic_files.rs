@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringq::pb::{
-    CreateTopicRequest, DeleteTopicRequest, ExplainJobRequest, GetTopicRequest, JobSpec,
-    PauseTopicRequest, Topic, TopicState, UpdateTopicRequest,
+    CreateTopicRequest, DeleteTopicRequest, GetTopicRequest, PauseTopicRequest, Topic, TopicState,
+    UpdateTopicRequest,
 };
 use tempfile::TempDir;
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
 use crate::harness::{
-    Client, Redis, Server, Setup, assert_refused, eventually, http_get, job, millis, proto,
+    Client, Redis, Server, Setup, assert_refused, eventually, http_get, job, millis,
 };
 
 /// Directory with a file of policies.
@@ -237,61 +237,4 @@ async fn a_server_does_not_start_with_a_bad_file() {
     let failure = dir.setup(Setup::new()).fail().await;
     let text = format!("{failure:?}");
     assert!(text.contains("lease: must be a duration in quotes"), "{text}");
-}
-
-/// Returns the priorities of two jobs in the order of their delivery: one of priority 0, and one of priority 1 that comes
-/// more than a millisecond later.
-async fn delivered(client: &Client, name: &str) -> Vec<i32> {
-    client.enqueue(job(name)).await;
-    tokio::time::sleep(millis(3)).await;
-    client.enqueue(JobSpec { priority: Some(1), ..job(name) }).await;
-    let mut priorities = Vec::new();
-    for _ in 0..2 {
-        let delivery = client.pull_one(name).await;
-        client.ack(&delivery.receipt).await;
-        priorities.push(delivery.priority);
-    }
-    priorities
-}
-
-/// Sets the ageing of a topic, of milliseconds.
-async fn set_ageing(client: &Client, name: &str, worth: u64) {
-    let priority_ageing = Some(proto(millis(worth)));
-    let request = UpdateTopicRequest {
-        topic: Some(Topic { name: name.into(), priority_ageing, ..Topic::default() }),
-        ..UpdateTopicRequest::default()
-    };
-    client.topics.clone().update_topic(request).await.unwrap();
-}
-
-async fn check_ageing(setup: Setup) {
-    let dir = TopicDir::new("revision = 1\n[topic.\"aged.*\"]\npriority_ageing = '1ms'\n");
-    let server = dir.setup(setup).start().await;
-    let client = server.connect().await;
-    assert_eq!(delivered(&client, "aged.a").await, [0, 1], "of a pattern");
-    assert_eq!(delivered(&client, "plain").await, [1, 0]);
-    set_ageing(&client, "plain", 1).await;
-    assert_eq!(delivered(&client, "plain").await, [0, 1], "of a call");
-    set_ageing(&client, "plain", 60_000).await;
-    assert_eq!(delivered(&client, "plain").await, [1, 0], "a level is worth more");
-    set_ageing(&client, "plain", 0).await;
-    assert_eq!(delivered(&client, "plain").await, [1, 0], "strict levels");
-
-    // The explanation has the order of the next claim.
-    client.enqueue(job("aged.b").with_id("old")).await;
-    tokio::time::sleep(millis(3)).await;
-    client.enqueue(JobSpec { priority: Some(1), ..job("aged.b").with_id("fresh") }).await;
-    let request = ExplainJobRequest { topic: "aged.b".into(), id: "fresh".into() };
-    let reasons = client.admin.clone().explain_job(request).await.unwrap().into_inner().reasons;
-    let behind = reasons.iter().find(|reason| reason.code == "BEHIND_OTHERS").unwrap();
-    assert!(behind.message.starts_with("1 ready job of topic aged.b"), "{}", behind.message);
-    assert!(behind.message.contains("worth 1ms of waiting"), "{}", behind.message);
-}
-
-#[tokio::test]
-async fn priorities_age_as_a_call_or_a_pattern_sets_it() {
-    check_ageing(Setup::new()).await;
-    if let Some(redis) = Redis::start().await {
-        check_ageing(Setup::new().ring(vec![format!("s0={}", redis.url())])).await;
-    }
 }
