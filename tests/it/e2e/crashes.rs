@@ -1,8 +1,8 @@
 //! Crashes of workers are counted apart from failures: `RetryPolicy.max_crashes`.
 
-use ringq::pb::{JobState, NackAction, RetryPolicy, StreamRequest};
+use ringq::pb::{JobState, RetryPolicy, StreamRequest};
 
-use crate::harness::{Client, Server, Setup, job, millis, nack, nack_retry, proto, take};
+use crate::harness::{Setup, job, millis, proto, take};
 
 const GRACE_MS: u64 = 300;
 
@@ -12,47 +12,6 @@ fn policy(max_crashes: i32) -> RetryPolicy {
 
 fn holding() -> StreamRequest {
     StreamRequest { orphan_grace: Some(proto(millis(GRACE_MS))), ..take("t") }
-}
-
-/// Takes a job and cuts the stream.
-async fn crash(client: &Client) -> i32 {
-    let mut worker = client.stream(holding()).await;
-    worker.next().await.crashes
-}
-
-#[tokio::test]
-async fn a_job_whose_streams_break_is_dead_at_its_limit_of_crashes() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    let spec = job("t").with_id("a").with_text("poison");
-    client.enqueue(spec.with_retry(RetryPolicy { max_attempts: 1, ..policy(3) })).await;
-    for crashes in 0..3 {
-        assert_eq!(crash(&client).await, crashes);
-    }
-    let dead = client.until("t", "a", JobState::Dead).await;
-    assert_eq!((dead.crashes, dead.failures, dead.deliveries), (3, 0, 3));
-    assert!(dead.last_error.contains("crash 3, and max_crashes allows no more"), "{dead:?}");
-    assert_eq!(dead.attempts[0].error, dead.last_error);
-}
-
-#[tokio::test]
-async fn a_nack_is_no_crash_and_an_expired_lease_is_one() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    client.enqueue(job("t").with_id("a").with_retry(policy(1))).await;
-    for _ in 0..3 {
-        let delivery = client.pull_one("t").await;
-        client.nack(nack_retry(&delivery.receipt, "no")).await;
-    }
-    let delivery = client.pull_one("t").await;
-    client.nack(nack(&delivery.receipt, NackAction::Release)).await;
-    let delivery = client.pull_one("t").await;
-    assert_eq!((delivery.crashes, delivery.attempt), (0, 4));
-    client.extend(&delivery.receipt, millis(1_000)).await;
-    let dead = client.until("t", "a", JobState::Dead).await;
-    assert_eq!((dead.crashes, dead.failures), (1, 4));
-    assert!(dead.last_error.contains("the lease expired"), "{}", dead.last_error);
-    assert!(dead.last_error.contains("max_crashes"), "{}", dead.last_error);
 }
 
 #[tokio::test]

@@ -11,12 +11,13 @@ use ringq::pb::{Delivery, StreamRequest};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::harness::{Client, LossyProxy, Redis, Setup, eventually, job, millis, receipts, take};
+use crate::harness::{
+    Client, LossyProxy, PATIENCE, Redis, Setup, eventually, for_a_while, job, millis, receipts,
+    take,
+};
 
 /// Share of all hints that is lost.
 const LOST: f64 = 0.05;
-/// Longest time for which a stream may get nothing although jobs are ready.
-const STUCK_MAX: Duration = Duration::from_secs(2);
 /// Time is counted in ticks, so that a machine that stands still does not count.
 const TICK: Duration = millis(20);
 /// Streams per replica.
@@ -108,8 +109,8 @@ impl Worker {
     async fn run(mut self, watch: Client) {
         let mut ticks = 0;
         while self.books.delivered.load(Ordering::Relaxed) < self.books.jobs {
-            match tokio::time::timeout(TICK, self.stream.message()).await {
-                Ok(message) => {
+            match for_a_while(TICK, self.stream.message()).await {
+                Some(message) => {
                     let message = message.unwrap().expect("the stream goes on");
                     assert!(i64::from(message.in_flight) <= self.credit, "{}", message.in_flight);
                     assert_eq!(message.revocations, [], "nothing runs out here");
@@ -119,10 +120,10 @@ impl Worker {
                         self.take(message.deliveries);
                     }
                 }
-                Err(_) => {
+                None => {
                     ticks += 1;
-                    let stuck = TICK * u32::try_from(ticks).unwrap() > STUCK_MAX;
-                    assert!(!stuck || watch.stats("t").await.ready == 0, "stuck for {STUCK_MAX:?}");
+                    let stuck = TICK * u32::try_from(ticks).unwrap() > PATIENCE;
+                    assert!(!stuck || watch.stats("t").await.ready == 0, "stuck for {PATIENCE:?}");
                 }
             }
         }

@@ -1,21 +1,15 @@
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt as _;
 use futures::future::join_all;
-use futures::stream::FuturesUnordered;
-use prost::Message as _;
-use ringq::pb::{GetServerInfoRequest, NackAction, NackItem, PullRequest, StreamRequest};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use ringq::pb::{GetServerInfoRequest, PullRequest, StreamRequest};
+use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
-use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
-use tonic::Code;
 
 use crate::harness::{
-    Client, RawAnswer, RawCalls, Server, Setup, assert_refused, eventually, framed, http_get, job,
-    millis, nack, request, take, within,
+    Client, RawAnswer, RawCalls, Server, Setup, eventually, for_a_while, framed, http_get, job,
+    millis, request, take, within,
 };
 
 const INFO: &str = "AdminService/GetServerInfo";
@@ -82,37 +76,6 @@ async fn answers_of_pulls_that_are_not_read_cost_no_settle() {
 }
 
 #[tokio::test]
-async fn calls_whose_messages_do_not_come_keep_no_other_out() {
-    let server = Setup::new().config("max_concurrent_requests = 4").start().await;
-    let client = server.connect().await;
-    let mut rude = RawCalls::connect(server.grpc, 65_535).await;
-    let whole = framed(&request(job("mail")));
-    let half = whole.slice(..whole.len() - 1);
-    let mut calls: FuturesUnordered<_> = (0..100)
-        .map(|n| rude.begin(ENQUEUE, if n % 2 == 0 { half.clone() } else { Bytes::new() }, false))
-        .collect();
-    let refused = tokio::time::timeout(millis(300), calls.next()).await;
-    assert!(refused.is_err(), "none is refused before its message is there: {refused:?}");
-    works(&client).await;
-}
-
-#[tokio::test]
-async fn half_messages_of_one_connection_take_a_bounded_number_of_bytes() {
-    let server = Setup::new().config("max_message_mib = 32").start().await;
-    let client = server.connect().await;
-    let mut rude = RawCalls::connect(server.grpc, 65_535).await;
-    let large = framed(&request(job("mail").with_data(vec![7; 900 << 10])));
-    let half = large.slice(..800 << 10);
-    let mut calls: FuturesUnordered<_> =
-        (0..20).map(|_| rude.begin(ENQUEUE, half.clone(), false)).collect();
-    for _ in 0..15 {
-        let answer = within("a refusal", calls.next()).await.unwrap();
-        assert_eq!(status(&answer), Some("8"), "RESOURCE_EXHAUSTED beyond 4 MiB");
-    }
-    works(&client).await;
-}
-
-#[tokio::test]
 async fn a_client_that_goes_in_the_middle_of_a_request_is_no_error_of_the_server() {
     let server = Setup::new().config("log_filter = \"debug\"").start().await;
     let client = server.connect().await;
@@ -120,7 +83,7 @@ async fn a_client_that_goes_in_the_middle_of_a_request_is_no_error_of_the_server
     for bytes in [0, 3, whole.len() - 1] {
         let mut rude = RawCalls::connect(server.grpc, 65_535).await;
         let call = rude.begin(ENQUEUE, whole.slice(..bytes), false);
-        assert!(tokio::time::timeout(millis(50), call).await.is_err());
+        assert!(for_a_while(millis(50), call).await.is_none());
     }
     let cancelled = r#"ringq_rpc_seconds_count{code="CANCELLED",method="Enqueue"} 3"#;
     eventually("they are counted", async || {
@@ -163,106 +126,10 @@ async fn from(ip: &str, to: SocketAddr) -> TcpStream {
     socket.connect(to).await.unwrap()
 }
 
-/// Both ports close connections without a complete request. Unit tests use a fake clock; here real time passes,
-/// beside a client that works.
-#[tokio::test]
-async fn connections_that_send_nothing_whole_are_closed() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    let begun = Instant::now();
-    let parts: [(SocketAddr, &[u8]); 4] = [
-        (server.grpc, b""),
-        (server.grpc, b"PRI * HTTP/2.0\r\n\r\nSM"),
-        (server.http, b""),
-        (server.http, b"GET /healthz HTTP/1.1\r\nhost: x\r\n"),
-    ];
-    let silent = parts.map(async |(port, part)| {
-        let mut socket = TcpStream::connect(port).await.unwrap();
-        socket.write_all(part).await.unwrap();
-        let mut answer = Vec::new();
-        let end = tokio::time::timeout(Duration::from_secs(30), socket.read_to_end(&mut answer));
-        assert!(end.await.is_ok(), "{part:?} is still open");
-    });
-    let busy = async {
-        while begun.elapsed() < Duration::from_secs(11) {
-            works(&client).await;
-            tokio::time::sleep(millis(100)).await;
-        }
-    };
-    tokio::join!(join_all(silent), busy);
-}
-
-/// A stream whose client reads nothing ends at its maximum age all the same, and its place is free.
-#[tokio::test]
-async fn a_stream_that_is_not_read_ends_at_its_age() {
-    let limits = "max_streams = 1\nstream_max_age = \"1s\"";
-    let server = Setup::new().config(limits).start().await;
-    let client = server.connect().await;
-    client.enqueue(job("mail")).await;
-    let mut rude = RawCalls::connect(server.grpc, 0).await;
-    let stream = framed(&take("mail"));
-    let unread = rude.begin("QueueService/Stream", stream, true).await.unwrap();
-    let Err(full) = client.queue.clone().stream(take("mail")).await else {
-        panic!("a second stream was opened")
-    };
-    assert_refused(&full, Code::ResourceExhausted, "TOO_MANY_STREAMS", "");
-    let opened = tokio::time::timeout(Duration::from_secs(30), async {
-        while client.queue.clone().stream(take("mail")).await.is_err() {
-            tokio::time::sleep(millis(100)).await;
-        }
-    });
-    assert!(opened.await.is_ok(), "the place is not free");
-    drop(unread);
-}
-
-/// A message of a stream has at most 1 MiB, whatever its content.
-#[tokio::test]
-async fn errors_and_names_count_for_the_size_of_a_message() {
-    const JOBS: i32 = 600;
-    let server = Server::start().await;
-    let client = server.connect().await;
-    let long = "x".repeat(100);
-    let jobs: Vec<_> = (0..JOBS).map(|n| job(&long).with_id(format!("{long}-{n}"))).collect();
-    client.enqueue_all(jobs).await;
-    let mut left = JOBS;
-    while left > 0 {
-        let held = client.pull_now(&long, 256).await;
-        left -= i32::try_from(held.len()).unwrap();
-        let failed = |receipt: &str| NackItem {
-            error: "e".repeat(4 << 10),
-            delay: Some(prost_types::Duration { seconds: 0, nanos: 0 }),
-            ..nack(receipt, NackAction::Retry)
-        };
-        client.nack_items(held.iter().map(|held| failed(&held.receipt)).collect()).await;
-    }
-    let many = StreamRequest { max_in_flight: 1_000, max_batch: 1_000, ..take(&long) };
-    let mut stream = client.queue.clone().stream(many).await.unwrap().into_inner();
-    let mut seen = 0;
-    while seen < JOBS {
-        let message = within("a message", stream.message()).await.unwrap().unwrap();
-        assert!(message.encoded_len() <= 1 << 20, "{}", message.encoded_len());
-        seen += i32::try_from(message.deliveries.len()).unwrap();
-    }
-}
-
-/// Time for which the well-behaved clients are measured.
-const MEASURED: Duration = Duration::from_secs(3);
-/// Shorter than delays of a busy machine itself: below, times are not compared.
-const QUICK: Duration = millis(20);
+/// Number of jobs of the well-behaved client.
+const POLITE_JOBS: usize = 200;
 /// Number of calls of a stalling connection, of each kind.
 const RUDE_CALLS: usize = 250;
-
-/// Returns the 99th percentile of 100 rounds of a well-behaved client.
-async fn p99(client: &Client) -> Duration {
-    let (begun, mut took) = (Instant::now(), Vec::new());
-    while begun.elapsed() < MEASURED {
-        let round = Instant::now();
-        works(client).await;
-        took.push(round.elapsed());
-    }
-    took.sort_unstable();
-    took[took.len() * 99 / 100]
-}
 
 /// Clients that stall in every way at once: messages that do not come, answers and streams that are not read, and
 /// silent sockets. They last as long as the returned value.
@@ -289,25 +156,15 @@ async fn stall(
     (calls.into_iter().map(AbortOnDropHandle::new).collect(), silent)
 }
 
-/// A well-behaved client is never refused and hardly waits: an undisturbed server is measured at the same time.
+/// A well-behaved client is never refused; `make hostile` compares its times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_polite_client_works_beside_all_kinds_of_stalled_ones() {
-    for rude_connections in [1, 3] {
-        let (alone, server) = (Server::start().await, Server::start().await);
-        let (one, other) = (alone.connect().await, server.connect().await);
-        let jobs = (0..500).map(|_| job("rude").with_data(vec![7; 4 << 10]));
-        other.enqueue_all(jobs.collect()).await;
-        let _rude = stall(&server, rude_connections).await;
-        let mut measured = Vec::new();
-        // A busy machine may slow one of the two servers, but not each time.
-        while measured.len() < 4 {
-            let (quiet, beside) = tokio::join!(p99(&one), p99(&other));
-            measured.push((quiet, beside));
-            if beside <= 3 * quiet.max(QUICK) {
-                break;
-            }
-        }
-        let (quiet, beside) = measured[measured.len() - 1];
-        assert!(beside <= 3 * quiet.max(QUICK), "{rude_connections}: {measured:?}");
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let jobs = (0..500).map(|_| job("rude").with_data(vec![7; 4 << 10]));
+    client.enqueue_all(jobs.collect()).await;
+    let _rude = stall(&server, 3).await;
+    for _ in 0..POLITE_JOBS {
+        works(&client).await;
     }
 }
