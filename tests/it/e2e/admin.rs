@@ -1,22 +1,16 @@
 use std::collections::BTreeSet;
-use std::time::Instant;
 
 use ringq::pb::{
-    DeleteRequest, Delivery, Durability, GetServerInfoRequest, GetTopicRequest,
-    GetTopicStatsRequest, Job, JobState, JobView, ListJobsRequest, ListShardsRequest,
-    ListTopicsRequest, ListWorkersRequest, NackAction, RedriveJobsRequest, ShardState,
-    StreamRequest, TopicState,
+    Delivery, Durability, GetServerInfoRequest, GetTopicRequest, GetTopicStatsRequest, JobState,
+    ListShardsRequest, ListTopicsRequest, ListWorkersRequest, NackAction, RedriveJobsRequest,
+    ShardState, StreamRequest, TopicState,
 };
 use tonic::Code;
 
 use crate::harness::{
-    Client, JobExt as _, Server, Setup, SinceEpoch as _, assert_refused, eventually, job, millis,
-    nack, proto, take, wall_now, within,
+    Client, Server, SinceEpoch as _, assert_refused, eventually, job, millis, nack, take, wall_now,
+    within,
 };
-
-fn ids(jobs: &[Job]) -> Vec<String> {
-    jobs.iter().map(|job| job.spec.as_ref().unwrap().id.clone()).collect()
-}
 
 /// Creates dead letters with these ids.
 async fn bury(client: &Client, topic: &str, ids: &[&str]) {
@@ -40,133 +34,6 @@ async fn bury_all_that_is_ready(client: &Client, topic: &str) {
 async fn dead_letter(client: &Client, deliveries: &[Delivery]) {
     let items = deliveries.iter().map(|d| nack(&d.receipt, NackAction::DeadLetter)).collect();
     assert_eq!(client.nack_items(items).await, []);
-}
-
-#[tokio::test]
-async fn list_jobs_goes_page_by_page_in_the_order_of_due_times() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    let mut expected = Vec::new();
-    for n in 0..10_u64 {
-        let id = format!("n{n}");
-        // The last enqueued job is due first.
-        let delay = millis(3_600_000 - n * 60_000);
-        client.enqueue(job("mail").with_id(&id).with_text("x").with_delay(delay)).await;
-        expected.insert(0, id);
-    }
-    client.enqueue(job("mail").with_id("ready")).await;
-    client.enqueue(job("other").with_delay(millis(60_000))).await;
-    let list = async |request: ListJobsRequest| client.admin.clone().list_jobs(request).await;
-    let first = ListJobsRequest {
-        topic: "mail".into(),
-        state: JobState::Scheduled.into(),
-        page_size: 3,
-        ..Default::default()
-    };
-    let mut request = first.clone();
-    let (mut seen, mut pages) = (Vec::new(), 0);
-    loop {
-        let page = list(request.clone()).await.unwrap().into_inner();
-        assert!(page.jobs.len() <= 3);
-        assert!(page.jobs.iter().all(|job| job.state() == JobState::Scheduled));
-        let bare = |job: &Job| job.spec.as_ref().unwrap().payload.is_none();
-        assert!(page.jobs.iter().all(bare), "BASIC is the default of lists");
-        seen.extend(ids(&page.jobs));
-        pages += 1;
-        if page.next_page_token.is_empty() {
-            break;
-        }
-        request.page_token = page.next_page_token;
-    }
-    assert_eq!(seen, expected);
-    assert!((4..=5).contains(&pages), "{pages} pages");
-
-    let page = list(first.clone()).await.unwrap().into_inner();
-    for other in [
-        ListJobsRequest { topic: "other".into(), ..first.clone() },
-        ListJobsRequest { state: JobState::Ready.into(), ..first.clone() },
-    ] {
-        let request = ListJobsRequest { page_token: page.next_page_token.clone(), ..other };
-        let status = list(request).await.unwrap_err();
-        assert_refused(&status, Code::InvalidArgument, "INVALID_FIELD", "page_token");
-    }
-    let full = ListJobsRequest { view: JobView::Full.into(), ..first.clone() };
-    let page = list(full).await.unwrap().into_inner();
-    assert!(page.jobs.iter().all(|job| job.spec.as_ref().unwrap().payload.is_some()));
-    let nowhere = ListJobsRequest { topic: "nowhere".into(), ..first };
-    let page = list(nowhere).await.unwrap().into_inner();
-    assert_eq!((page.jobs.len(), page.next_page_token.as_str()), (0, ""));
-}
-
-#[tokio::test]
-async fn a_page_of_large_jobs_ends_at_three_mebibytes() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    for _ in 0..8 {
-        client.enqueue(job("files").with_bytes(900_000)).await;
-    }
-    let mut request = ListJobsRequest {
-        topic: "files".into(),
-        state: JobState::Ready.into(),
-        view: JobView::Full.into(),
-        page_size: 500,
-        ..Default::default()
-    };
-    let mut count = 0;
-    loop {
-        let page = client.admin.clone().list_jobs(request.clone()).await.unwrap().into_inner();
-        assert!(page.jobs.len() <= 4, "{} jobs in a page", page.jobs.len());
-        count += page.jobs.len();
-        if page.next_page_token.is_empty() {
-            break;
-        }
-        request.page_token = page.next_page_token;
-    }
-    assert_eq!(count, 8);
-}
-
-#[tokio::test]
-async fn every_state_can_be_listed() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    let kept = |id: &str| job("mail").with_id(id).with_retention(millis(60_000));
-    bury(&client, "mail", &["dead"]).await;
-    client.enqueue(kept("succeeded")).await;
-    client.ack(&client.pull_one("mail").await.receipt).await;
-    client.enqueue(kept("backoff")).await;
-    client
-        .nack(ringq::pb::NackItem {
-            delay: Some(crate::harness::proto(millis(60_000))),
-            ..nack(&client.pull_one("mail").await.receipt, NackAction::Retry)
-        })
-        .await;
-    client.enqueue(kept("running")).await;
-    client.pull_one("mail").await;
-    client.enqueue(kept("cancelled")).await;
-    let (topic, id) = ("mail".into(), "cancelled".into());
-    let delete = ringq::pb::DeleteRequest { topic, id, ..Default::default() };
-    client.queue.clone().delete(delete).await.unwrap();
-    client.enqueue(kept("expired").with_ttl(millis(20))).await;
-    client.until("mail", "expired", JobState::Expired).await;
-    client.enqueue(kept("scheduled").with_delay(millis(60_000))).await;
-    client.enqueue(kept("ready")).await;
-    for (state, id) in [
-        (JobState::Scheduled, "scheduled"),
-        (JobState::Ready, "ready"),
-        (JobState::Running, "running"),
-        (JobState::Backoff, "backoff"),
-        (JobState::Succeeded, "succeeded"),
-        (JobState::Dead, "dead"),
-        (JobState::Cancelled, "cancelled"),
-        (JobState::Expired, "expired"),
-    ] {
-        let jobs = client.list("mail", state).await;
-        assert_eq!(ids(&jobs), [id], "{state:?}");
-        assert_eq!(jobs[0].state(), state);
-    }
-    let stats = client.stats("mail").await;
-    let waiting = (stats.scheduled, stats.ready, stats.running, stats.backoff, stats.dead);
-    assert_eq!(waiting, (1, 1, 1, 1, 1));
 }
 
 #[tokio::test]
@@ -212,64 +79,6 @@ async fn redrive_counts_moves_and_skips() {
     assert_refused(&status, Code::NotFound, "TOPIC_NOT_FOUND", "");
 }
 
-/// Jobs that ended well stay as they are unless the call names their state.
-#[tokio::test]
-async fn a_redrive_puts_back_dead_letters_alone_unless_states_name_others() {
-    let server = Setup::new().shards(2).start().await;
-    let client = server.connect().await;
-    let kept = |id: &str| job("mail").with_id(id).with_retention(millis(60_000));
-    let ids = |kind: &str| (0..3).map(|n| format!("{kind}{n}")).collect::<Vec<_>>();
-    for id in ids("done") {
-        client.enqueue(kept(&id)).await;
-        client.ack(&client.pull_one("mail").await.receipt).await;
-    }
-    for id in ids("gone") {
-        client.enqueue(kept(&id).with_delay(millis(60_000))).await;
-        let request = DeleteRequest { topic: "mail".into(), id, ..Default::default() };
-        client.queue.clone().delete(request).await.unwrap();
-    }
-    for id in ids("late") {
-        client.enqueue(kept(&id).with_ttl(millis(1))).await;
-        client.until("mail", &id, JobState::Expired).await;
-    }
-    let dead = ids("dead");
-    bury(&client, "mail", &dead.iter().map(String::as_str).collect::<Vec<_>>()).await;
-    let named = ["done", "gone", "late", "dead"].map(ids).concat();
-    let redrive = async |states: &[JobState], ids: &[String], target: &str, validate_only| {
-        let request = RedriveJobsRequest {
-            topic: "mail".into(),
-            ids: ids.to_vec(),
-            all: ids.is_empty(),
-            states: states.iter().map(|&state| state.into()).collect(),
-            target_topic: target.into(),
-            ttl: (states.contains(&JobState::Expired)).then(|| proto(millis(60_000))),
-            validate_only,
-            ..Default::default()
-        };
-        client.admin.clone().redrive_jobs(request).await.unwrap().into_inner().redriven_count
-    };
-    use JobState::{Cancelled, Dead, Expired, Succeeded};
-    for target in ["", "rescue"] {
-        for ids in [&named[..], &[]] {
-            assert_eq!(redrive(&[], ids, target, true).await, 3);
-            assert_eq!(redrive(&[Succeeded, Cancelled], ids, target, true).await, 6);
-            assert_eq!(
-                redrive(&[Dead, Expired, Cancelled, Succeeded], ids, target, true).await,
-                12
-            );
-        }
-    }
-    assert_eq!(redrive(&[], &named, "", false).await, 3);
-    for (state, kind) in [(Succeeded, "done"), (Cancelled, "gone"), (Expired, "late")] {
-        for id in ids(kind) {
-            assert_eq!(client.state("mail", &id).await, state);
-        }
-        let before = redrive(&[state], &[], "rescue", false).await;
-        assert_eq!((before, redrive(&[state], &[], "rescue", false).await), (3, 0), "{state:?}");
-    }
-    assert_eq!((client.stats("mail").await.ready, client.stats("rescue").await.ready), (3, 9));
-}
-
 #[tokio::test]
 async fn a_redrive_ends_though_its_jobs_die_again_at_once() {
     // More jobs than the server moves per step, so that jobs of its first step can die before the last.
@@ -309,29 +118,6 @@ async fn a_redrive_ends_though_its_jobs_die_again_at_once() {
         .await;
     }
     worker.abort();
-}
-
-#[tokio::test]
-async fn a_redrive_at_a_rate_spreads_the_due_times() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    bury(&client, "mail", &["a", "b", "c", "d"]).await;
-    let topic = "mail".into();
-    let request = RedriveJobsRequest { topic, all: true, max_rate: 2.0, ..Default::default() };
-    let begin = Instant::now();
-    client.admin.clone().redrive_jobs(request).await.unwrap();
-    let took = begin.elapsed();
-    let mut jobs = client.list("mail", JobState::Ready).await;
-    jobs.extend(client.list("mail", JobState::Scheduled).await);
-    assert_eq!(jobs.len(), 4);
-    let mut due: Vec<_> = jobs.iter().map(|job| job.due_time.since_epoch()).collect();
-    due.sort();
-    // Never closer than the rate allows, with times rounded to milliseconds by stores; on several shards later by at
-    // most the time that the shards took to answer one after the other.
-    for pair in due.windows(2) {
-        assert!(pair[1] - pair[0] >= millis(499), "two jobs per second: {due:?}");
-    }
-    assert!(due[3] - due[0] <= millis(1_503) + took, "two jobs per second, in {took:?}: {due:?}");
 }
 
 #[tokio::test]
@@ -381,6 +167,7 @@ async fn list_workers_shows_the_open_streams() {
 
 #[tokio::test]
 async fn list_shards_and_server_info_report_what_there_is() {
+    let before = wall_now();
     let server = Server::start().await;
     let client = server.connect().await;
     client.enqueue_all(vec![job("mail").with_text("x"); 10]).await;
@@ -413,7 +200,7 @@ async fn list_shards_and_server_info_report_what_there_is() {
     ];
     assert_eq!(info.features, features);
     let (start, now) = (info.start_time.since_epoch(), info.server_time.since_epoch());
-    assert!(start <= now && now <= wall_now() && wall_now() - start < millis(60_000));
+    assert!(before <= start && start <= now && now <= wall_now());
     for (name, bound) in [
         ("payload_bytes_max", 1 << 20),
         ("headers_bytes_max", 8 << 10),
@@ -450,6 +237,9 @@ async fn topics_are_listed_by_name_with_their_numbers() {
     assert_eq!(all.next_page_token, "");
     let b = all.topics[1].stats.as_ref().unwrap();
     assert_eq!((b.ready, b.enqueued_total, b.succeeded_total), (1, 2, 1));
+    let rates = [b.enqueue_rate, b.finish_rate];
+    assert!(rates.iter().all(|rate| rate.is_some_and(|rate| rate > 0.0)), "{rates:?}");
+    assert!(b.oldest_ready_age.is_some() && b.unreachable_shards.is_empty(), "{b:?}");
 
     let prefix = "mail.".to_owned();
     let first = ListTopicsRequest { page_size: 2, prefix, ..Default::default() };
@@ -478,21 +268,4 @@ async fn topics_are_listed_by_name_with_their_numbers() {
     ] {
         assert_refused(&status, Code::NotFound, "TOPIC_NOT_FOUND", "");
     }
-}
-
-#[tokio::test]
-async fn the_numbers_of_a_topic_follow_its_jobs() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    client.enqueue_all(vec![job("mail"); 6]).await;
-    let pulled = client.pull_now("mail", 3).await;
-    client.ack(&pulled[0].receipt).await;
-    client.nack(nack(&pulled[1].receipt, NackAction::DeadLetter)).await;
-    let stats = client.stats("mail").await;
-    assert_eq!((stats.ready, stats.running, stats.dead), (3, 1, 1));
-    assert_eq!((stats.enqueued_total, stats.succeeded_total, stats.dead_total), (6, 1, 1));
-    let rates = [stats.enqueue_rate, stats.finish_rate, stats.fail_rate];
-    assert!(rates.iter().all(|rate| rate.is_some_and(|rate| rate > 0.0)), "{rates:?}");
-    assert!(stats.oldest_ready_age.is_some());
-    assert_eq!(stats.unreachable_shards, Vec::<String>::new());
 }

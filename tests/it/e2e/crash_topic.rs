@@ -1,18 +1,11 @@
 //! Moves of jobs to their crash topics: `RetryPolicy.crash_topic`, on one shard and between shards of Redis.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::ops::Range;
-use std::time::Duration;
 
-use ringq::pb::{
-    EnqueueRequest, Job, JobSpec, JobState, RetryPolicy, StreamRequest, Topic, UpdateTopicRequest,
-};
-use tonic::Code;
+use ringq::pb::{Job, JobSpec, JobState, RetryPolicy, StreamRequest};
 
-use crate::harness::{
-    Client, Redis, Server, Setup, assert_refused, eventually, job, millis, proto, take,
-};
+use crate::harness::{Client, Redis, Setup, eventually, job, millis, proto, take};
 
 const GRACE_MS: u64 = 200;
 /// Jobs that come before each kill; some of them move while the server is killed.
@@ -82,40 +75,6 @@ async fn left(client: &Client) -> usize {
     usize::try_from(stats.ready + stats.running + stats.scheduled + stats.backoff).unwrap()
 }
 
-#[tokio::test]
-async fn jobs_move_between_shards_with_all_that_belongs_to_them() {
-    let Some(shards) = three().await else { return };
-    let server = ring(&shards).start().await;
-    let client = server.connect().await;
-    let all: BTreeSet<_> = client.enqueue_all(jobs(0..60)).await.into_iter().collect();
-    let of = |id: String| {
-        let client = &client;
-        async move { client.get("t", &id).await.shard }
-    };
-    let mut before = Vec::new();
-    for id in &all {
-        before.push(of(id.clone()).await);
-    }
-    crash(&client, "t", 60).await;
-    eventually("all move", async || (left(&client).await == 0).then_some(())).await;
-    assert_eq!(ids(&client.list("crashed", JobState::Ready).await), all);
-    let mut elsewhere = 0;
-    for (id, before) in all.iter().zip(before) {
-        assert_eq!(client.find("t", id).await, None, "{id}");
-        let moved = client.get("crashed", id).await;
-        assert_eq!((moved.failures, moved.deliveries, moved.crashes), (0, 0, 0));
-        assert!(moved.last_error.ends_with("moved from topic t"), "{}", moved.last_error);
-        assert_eq!(moved.spec.as_ref().unwrap().retry, Some(policy("-")));
-        assert!(id.starts_with("order-") || moved.shard == before, "{id} stays on its shard");
-        elsewhere += usize::from(moved.shard != before);
-    }
-    assert!(elsewhere > 10, "{elsewhere} of the client's ids went to other shards");
-    let delivery = client.pull_one("crashed").await;
-    assert!(format!("{:?}", delivery.payload).contains("poison"), "{delivery:?}");
-    let stats = client.stats("t").await;
-    assert_eq!((stats.dead_total, stats.dead), (0, 0));
-}
-
 /// The server dies again and again while jobs move. Each is in one topic at the end, and in none twice.
 #[tokio::test]
 async fn no_job_is_lost_when_the_server_is_killed_while_jobs_move() {
@@ -149,19 +108,6 @@ async fn no_job_is_lost_when_the_server_is_killed_while_jobs_move() {
     assert!(found == all, "{} of {} jobs", found.len(), all.len());
 }
 
-#[tokio::test]
-async fn a_job_stays_dead_in_its_topic_if_its_id_is_taken_in_the_crash_topic() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    client.enqueue(job("crashed").with_id("a").with_text("another")).await;
-    client.enqueue(job("t").with_id("a").with_text("poison").with_retry(policy("crashed"))).await;
-    crash(&client, "t", 1).await;
-    let dead = client.until("t", "a", JobState::Dead).await;
-    let reason = "topic crashed has another job of this id, so the job stays here";
-    assert!(dead.last_error.ends_with(reason), "{}", dead.last_error);
-    assert_eq!(client.get("crashed", "a").await.last_error, "");
-}
-
 /// A damaged payload, which cannot be written anywhere, leaves a dead letter, and holds up neither others nor the shard.
 #[tokio::test]
 async fn a_job_that_cannot_be_read_does_not_hold_up_others() {
@@ -187,74 +133,4 @@ async fn a_job_that_cannot_be_read_does_not_hold_up_others() {
     let reason = "it cannot be read to move to topic crashed";
     assert!(dead.last_error.ends_with(reason), "{}", dead.last_error);
     assert_eq!(dead.spec.unwrap().id, "broken");
-}
-
-/// A file gives every topic the same crash topic, which would be its own too.
-#[tokio::test]
-async fn a_topic_has_a_crash_topic_and_a_moved_job_does_not_move_again() {
-    let setup = Setup::new();
-    let path = setup.dir().join("topics.toml");
-    let text = "revision = 1\n[topic.'*']\nretry = { max_crashes = 1, crash_topic = 'crashed' }\n\
-                [topic.crashed]\nretry = { max_crashes = 2, crash_topic = 't' }\n";
-    fs::write(&path, text).unwrap();
-    let server = setup.config(&format!("topics = {path:?}")).start().await;
-    let client = server.connect().await;
-    let own = RetryPolicy { crash_topic: "-".to_owned(), ..Default::default() };
-    client.enqueue(job("t").with_id("off").with_retry(own)).await;
-    crash(&client, "t", 1).await;
-    let dead = client.until("t", "off", JobState::Dead).await;
-    assert!(dead.last_error.ends_with("allows no more"), "{}", dead.last_error);
-    client.enqueue(job("t").with_id("a")).await;
-    crash(&client, "t", 1).await;
-    client.until("crashed", "a", JobState::Ready).await;
-    // It is written there before its lease ends here.
-    eventually("it leaves", async || client.find("t", "a").await.is_none().then_some(())).await;
-    for crashes in [1, 2] {
-        crash(&client, "crashed", 1).await;
-        let crashed = async || {
-            let job = client.get("crashed", "a").await;
-            (job.crashes == crashes && job.state() != JobState::Running).then_some(job)
-        };
-        let job = eventually("it crashes", crashed).await;
-        assert_eq!(job.state() == JobState::Dead, crashes == 2, "{job:?}");
-        if crashes == 1 {
-            client.until("crashed", "a", JobState::Ready).await;
-        }
-    }
-    // A job of the crash topic itself goes to the topic that the file names for it.
-    client.enqueue(job("crashed").with_id("b").with_retry(policy(""))).await;
-    crash(&client, "crashed", 1).await;
-    client.until("t", "b", JobState::Ready).await;
-}
-
-/// The topic of a job cannot be its own crash topic, in whatever way it is named.
-#[tokio::test]
-async fn a_topic_is_never_its_own_crash_topic() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    let enqueue = |crash_topic: &str| {
-        let job = Some(job("t").with_retry(policy(crash_topic)));
-        client.send(EnqueueRequest { job, ..Default::default() })
-    };
-    for crash_topic in ["t", "a b", "--", "ringq.crashed"] {
-        let refused = enqueue(crash_topic).await.unwrap_err();
-        let reason = (Code::InvalidArgument, "INVALID_FIELD", "job.retry.crash_topic");
-        assert_refused(&refused, reason.0, reason.1, reason.2);
-    }
-    enqueue("-").await.unwrap();
-    let update = |crash_topic: &str| {
-        let retry = Some(policy(crash_topic));
-        let topic = Some(Topic { name: "t".to_owned(), retry, ..Topic::default() });
-        let request = UpdateTopicRequest { topic, update_mask: None, allow_missing: true };
-        let mut topics = client.topics.clone();
-        async move { topics.update_topic(request).await }
-    };
-    let refused = update("t").await.unwrap_err();
-    assert_refused(&refused, Code::InvalidArgument, "INVALID_FIELD", "topic.retry.crash_topic");
-    let topic = update("crashed").await.unwrap().into_inner().topic.unwrap();
-    assert_eq!(topic.retry, Some(policy("crashed")));
-    client.enqueue(job("t").with_id("a").with_delay(Duration::ZERO)).await;
-    client.pull_now("t", 1).await;
-    crash(&client, "t", 1).await;
-    client.until("crashed", "a", JobState::Ready).await;
 }

@@ -1,14 +1,11 @@
 use std::time::Duration;
 
-use ringq::pb::payload::Kind;
 use ringq::pb::{
-    ConflictPolicy, DeleteRequest, ExtendItem, JobState, NackAction, Payload, RedriveJobsRequest,
-    SettleError, SettleFailure, StreamRequest,
+    ExtendItem, JobState, NackAction, Payload, RedriveJobsRequest, SettleError, SettleFailure,
+    StreamRequest,
 };
 
-use crate::harness::{
-    Client, Redis, Server, Setup, eventually, job, millis, nack, nack_retry, proto, take,
-};
+use crate::harness::{Client, Redis, Setup, eventually, job, millis, nack, proto, take};
 
 /// Age of an Extend from which on it no longer keeps a lease when its stream breaks or its server dies: a heartbeat
 /// interval of a server, and a little more.
@@ -28,82 +25,6 @@ async fn save(client: &Client, receipt: &str, text: &str) -> Vec<SettleFailure> 
 
 fn half() -> Option<Payload> {
     Some(Payload::text("half"))
-}
-
-#[tokio::test]
-async fn fences_rise_over_every_way_in_which_a_job_comes_again() {
-    let mut server = Setup::new().restartable().start().await;
-    let mut client = server.connect().await;
-    let mut fences = Vec::new();
-    client.enqueue(job("t").with_id("a")).await;
-    for way in 0..6 {
-        let held = client.pull_one("t").await;
-        fences.push(held.fence);
-        match way {
-            0 => client.nack(nack(&held.receipt, NackAction::Release)).await,
-            1 => {
-                let item = nack_retry(&held.receipt, "no");
-                let delay = Some(prost_types::Duration::default());
-                client.nack(ringq::pb::NackItem { delay, ..item }).await;
-            }
-            2 => {
-                client.enqueue_by(ConflictPolicy::Replace, job("t").with_id("a")).await.unwrap();
-                client.ack(&held.receipt).await;
-            }
-            3 => {
-                let delete =
-                    DeleteRequest { topic: "t".into(), id: "a".into(), ..DeleteRequest::default() };
-                client.queue.clone().delete(delete).await.unwrap();
-                client.enqueue_by(ConflictPolicy::Replace, job("t").with_id("a")).await.unwrap();
-            }
-            4 => {
-                server.kill().await;
-                server.restart().await;
-                client = server.connect().await;
-                client.nack(nack(&held.receipt, NackAction::Release)).await;
-            }
-            _ => client.ack(&held.receipt).await,
-        }
-    }
-    assert!(fences[0] > 0 && fences.is_sorted_by(|a, b| a < b), "{fences:?}");
-}
-
-#[tokio::test]
-async fn a_checkpoint_comes_with_the_next_delivery_until_an_ack() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    client.enqueue(job("t").with_id("a").with_retention(millis(600_000))).await;
-    let mut worker = client.stream(take("t")).await;
-    let held = worker.next().await;
-    assert_eq!(held.checkpoint, None);
-    assert_eq!(save(&client, &held.receipt, "half").await, []);
-    // Its stream breaks later than the Extend keeps its lease.
-    tokio::time::sleep(SPOKEN).await;
-    drop(worker);
-    client.until("t", "a", JobState::Ready).await;
-    let again = client.pull_one("t").await;
-    assert_eq!((again.id.as_str(), again.checkpoint), ("a", half()));
-    // The former receipt stores nothing any more.
-    let [failure] = save(&client, &held.receipt, "late").await.try_into().unwrap();
-    assert_eq!(failure.error(), SettleError::Stale);
-    client.nack(nack(&again.receipt, NackAction::DeadLetter)).await;
-    let redrive = RedriveJobsRequest {
-        topic: "t".into(),
-        ids: vec!["a".into()],
-        target_topic: "u".into(),
-        ..RedriveJobsRequest::default()
-    };
-    client.admin.clone().redrive_jobs(redrive).await.unwrap();
-    let moved = client.pull_one("u").await;
-    assert_eq!(moved.checkpoint, half());
-    let data = Payload { kind: Some(Kind::Data(vec![0, 255].into())), content_type: "x/y".into() };
-    assert_eq!(client.extend_items(vec![saving(&moved.receipt, data.clone())]).await, []);
-    client.nack(nack(&moved.receipt, NackAction::Release)).await;
-    let moved = client.pull_one("u").await;
-    assert_eq!(moved.checkpoint, Some(data));
-    client.ack(&moved.receipt).await;
-    client.enqueue_by(ConflictPolicy::Replace, job("u").with_id("a")).await.unwrap();
-    assert_eq!(client.pull_one("u").await.checkpoint, None);
 }
 
 #[tokio::test]

@@ -1,34 +1,11 @@
 //! Groups over gRPC: turns of a stream, the group of a delivery and of a job, ListGroups.
 
-use ringq::pb::{GetServerInfoRequest, JobSpec, ListGroupsRequest, StreamRequest};
+use ringq::pb::{GetServerInfoRequest, JobSpec, ListGroupsRequest};
 
 use crate::harness::{Server, job, millis};
 
 fn of(group: &str) -> JobSpec {
     job("mail").with_group(group)
-}
-
-#[tokio::test]
-async fn a_stream_serves_the_groups_of_a_topic_in_turns() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    let large = vec![of("large"); 40];
-    client.enqueue_all(large).await;
-    client.enqueue_all(vec![of("small-1"), of("small-2"), of("small-1"), job("mail")]).await;
-    let request =
-        StreamRequest { topics: vec!["mail".into()], max_in_flight: 1, ..StreamRequest::default() };
-    let mut worker = client.stream(request).await;
-    let mut groups = Vec::new();
-    for _ in 0..12 {
-        let delivery = worker.next().await;
-        assert_eq!(client.get("mail", &delivery.id).await.spec.unwrap().group, delivery.group);
-        client.ack(&delivery.receipt).await;
-        groups.push(delivery.group);
-    }
-    for group in ["", "small-1", "small-1", "small-2"] {
-        let place = groups.iter().position(|found| found == group);
-        groups.remove(place.unwrap_or_else(|| panic!("{group:?} is behind {groups:?}")));
-    }
 }
 
 #[tokio::test]

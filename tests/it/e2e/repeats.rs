@@ -1,16 +1,13 @@
-use std::time::Duration;
-
 use ringq::pb::{
     AckItem, BatchEnqueueRequest, ConflictPolicy, DeleteRequest, EnqueueOutcome, EnqueueRequest,
-    EnqueueResponse, EnqueueResult, JobSpec, JobState, NackAction, NackItem, SetShardStateRequest,
+    EnqueueResponse, EnqueueResult, JobSpec, JobState, NackAction, SetShardStateRequest,
     ShardState,
 };
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
 use crate::harness::{
-    Client, Server, Setup, assert_refused, job, millis, nack, nack_retry, refusal, request,
-    wall_now,
+    Client, Server, Setup, assert_refused, job, millis, nack, refusal, request, wall_now,
 };
 
 const POLICIES: [ConflictPolicy; 4] = [
@@ -21,17 +18,7 @@ const POLICIES: [ConflictPolicy; 4] = [
 ];
 
 /// Lives of a job up to the repeat.
-const LIVES: [&str; 9] = [
-    "waiting",
-    "running",
-    "acked",
-    "kept",
-    "dead",
-    "dead and deleted",
-    "deleted",
-    "deleted while it ran",
-    "expired",
-];
+const LIVES: [&str; 5] = ["waiting", "running", "acked", "dead", "deleted"];
 
 fn with_request(spec: JobSpec, request_id: &str, policy: ConflictPolicy) -> EnqueueRequest {
     EnqueueRequest {
@@ -174,19 +161,9 @@ async fn live(client: &Client, call: &EnqueueRequest, how: &str) -> String {
     match how {
         "waiting" => {}
         "running" => drop(take().await),
-        "acked" | "kept" => client.ack(&take().await).await,
-        "dead" | "dead and deleted" => {
-            client.nack(nack(&take().await, NackAction::DeadLetter)).await;
-            if how != "dead" {
-                delete(client, topic, &made.id).await;
-            }
-        }
+        "acked" => client.ack(&take().await).await,
+        "dead" => client.nack(nack(&take().await, NackAction::DeadLetter)).await,
         "deleted" => delete(client, topic, &made.id).await,
-        "deleted while it ran" => {
-            take().await;
-            delete(client, topic, &made.id).await;
-        }
-        "expired" => tokio::time::sleep(Duration::from_millis(60)).await,
         other => panic!("{other}"),
     }
     made.id
@@ -201,14 +178,8 @@ async fn a_repeat_under_an_id_of_the_server_makes_no_second_job() {
     let mut wrong = Vec::new();
     for policy in POLICIES {
         for how in LIVES {
-            let topic = format!("{policy:?}.{}", how.replace(' ', "-"));
-            let mut spec = job(&topic).with_text("x");
-            if how == "kept" {
-                spec = spec.with_retention(millis(60_000));
-            }
-            if how == "expired" {
-                spec = spec.with_ttl(millis(50)).with_delay(millis(20));
-            }
+            let topic = format!("{policy:?}.{how}");
+            let spec = job(&topic).with_text("x");
             let call = EnqueueRequest { on_conflict: policy.into(), ..request(spec.clone()) };
             let id = live(&client, &call, how).await;
             let again = EnqueueRequest { job: Some(spec.with_id(&id)), ..call };
@@ -342,34 +313,4 @@ async fn a_follow_up_may_carry_the_id_of_its_job_to_another_topic() {
     let done = client.pull_one("two").await;
     client.ack(&done.receipt).await;
     assert_eq!(client.state("two", &done.id).await, JobState::Succeeded);
-}
-
-#[tokio::test]
-async fn a_release_is_no_failure_of_which_an_attempt_is_reported() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    client.enqueue(job("t").with_id("a")).await;
-    let release = |receipt: &str| NackItem {
-        error: "going home".into(),
-        delay: Some(crate::harness::proto(millis(0))),
-        ..nack(receipt, NackAction::Release)
-    };
-    let first = client.pull_one("t").await;
-    client.nack(release(&first.receipt)).await;
-    let second = client.pull_one("t").await;
-    assert_eq!((second.attempt, second.last_error.as_str()), (1, ""));
-    let fails = NackItem {
-        delay: Some(crate::harness::proto(millis(0))),
-        ..nack_retry(&second.receipt, "broken")
-    };
-    client.nack(fails).await;
-    let third = client.pull_one("t").await;
-    client.nack(release(&third.receipt)).await;
-    let fourth = client.pull_one("t").await;
-    assert_eq!((fourth.attempt, fourth.last_error.as_str()), (2, "broken"));
-    let stored = client.get("t", "a").await;
-    assert_eq!(
-        (stored.last_error.as_str(), stored.attempts[0].error.as_str()),
-        ("broken", "going home")
-    );
 }
