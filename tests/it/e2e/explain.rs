@@ -1,65 +1,20 @@
 use std::time::Duration;
 
 use ringq::pb::{
-    ConflictPolicy, ExplainJobRequest, ExplainJobResponse, GetServerInfoRequest, Job, JobSpec,
-    JobState, NackAction, NackItem, PauseGroupRequest, PauseTopicRequest, PullRequest, Reason,
-    StreamRequest,
+    ConflictPolicy, ExplainJobRequest, ExplainJobResponse, Job, JobSpec, JobState, NackAction,
+    NackItem, PauseTopicRequest, Reason, StreamRequest,
 };
-use serde_json::json;
 use tonic::{Code, Status};
 
 use crate::harness::{
-    Client, JobExt as _, JsonClient, Redis, Server, Setup, SinceEpoch as _, assert_refused,
-    eventually, job, millis, nack, nack_retry, proto, take, wall_now,
+    Client, JobExt as _, Redis, Server, Setup, SinceEpoch as _, assert_refused, eventually, job,
+    millis, nack, proto, take, wall_now,
 };
 
-/// A server whose shard has a store of one kind.
+/// A server whose shard is a SQLite file.
 struct Rig {
     server: Server,
     client: Client,
-    /// Redis of the shard; `None`: it is a SQLite file.
-    redis: Option<Redis>,
-}
-
-/// Keeps a shard from being written, while it is read: claims wait.
-enum WriteBlock {
-    Redis,
-    Sqlite(rusqlite::Connection),
-}
-
-impl Rig {
-    async fn sqlite() -> Rig {
-        let server = Setup::new().shards(1).start().await;
-        Rig { client: server.connect().await, server, redis: None }
-    }
-
-    async fn redis() -> Option<Rig> {
-        let redis = Redis::start().await?;
-        let server = Setup::on(&redis.url()).start().await;
-        Some(Rig { client: server.connect().await, server, redis: Some(redis) })
-    }
-
-    async fn block_writes(&self) -> WriteBlock {
-        match &self.redis {
-            Some(redis) => {
-                redis.command(&["CLIENT", "PAUSE", "60000", "WRITE"]).await;
-                WriteBlock::Redis
-            }
-            None => {
-                let holder = rusqlite::Connection::open(self.server.database()).unwrap();
-                holder.execute_batch("BEGIN IMMEDIATE").unwrap();
-                WriteBlock::Sqlite(holder)
-            }
-        }
-    }
-
-    async fn end(&self, block: WriteBlock) {
-        match (block, &self.redis) {
-            (WriteBlock::Redis, Some(redis)) => drop(redis.command(&["CLIENT", "UNPAUSE"]).await),
-            (WriteBlock::Sqlite(holder), _) => holder.execute_batch("ROLLBACK").unwrap(),
-            (WriteBlock::Redis, None) => unreachable!("a pause of a Redis"),
-        }
-    }
 }
 
 async fn try_explain(client: &Client, topic: &str, id: &str) -> Result<ExplainJobResponse, Status> {
@@ -110,26 +65,6 @@ async fn not_due(Rig { client, .. }: &Rig) {
     checked(explain(client, "early", "a").await, JobState::Scheduled, &["NOT_DUE"]);
 }
 
-async fn backoff(Rig { client, .. }: &Rig) {
-    client.enqueue(job("failing").with_id("a").with_max_attempts(5)).await;
-    let failed = nack_retry(&client.pull_one("failing").await.receipt, "smtp down\nat line 7");
-    client.nack(NackItem { delay: Some(proto(millis(3_600_000))), ..failed }).await;
-    let found = explain(client, "failing", "a").await;
-    let reasons = checked(found, JobState::Backoff, &["NOT_DUE", "NO_STREAM"]);
-    let parts = ["1 of at most 5 attempts failed", "\"smtp down…\"", "attempt 2 is due at"];
-    contains(&reasons[0].message, &parts);
-}
-
-async fn no_stream(Rig { client, .. }: &Rig) {
-    client.enqueue(job("idle").with_id("a")).await;
-    // A stream for another topic does not count.
-    let _other = client.stream(take("idle.other")).await;
-    let reasons = checked(explain(client, "idle", "a").await, JobState::Ready, &["NO_STREAM"]);
-    contains(&reasons[0].message, &["on this server", "topic idle"]);
-    contains(&reasons[0].remedy, &["`ringq work idle --exec"]);
-    assert_eq!(reasons[0].until_time, None);
-}
-
 /// A stream that holds its credit, with a job of another topic.
 async fn no_credit(Rig { client, .. }: &Rig) {
     client.enqueue(job("full.a").with_id("a")).await;
@@ -158,39 +93,6 @@ async fn no_credit(Rig { client, .. }: &Rig) {
     }
 }
 
-/// A stream whose bytes leave no room for the job.
-async fn no_room(Rig { client, .. }: &Rig) {
-    client.enqueue(job("heavy").with_id("a").with_bytes(5_000)).await;
-    let take = StreamRequest { max_in_flight_bytes: 6_000, ..take("heavy") };
-    let mut worker = client.stream(take).await;
-    worker.next().await;
-    client.enqueue(job("heavy").with_id("b").with_bytes(5_000)).await;
-    let reasons = checked(explain(client, "heavy", "b").await, JobState::Ready, &["NO_CREDIT"]);
-    contains(&reasons[0].message, &["1 of at most 16 jobs", "bytes leave no room"]);
-}
-
-async fn behind_others(Rig { client, .. }: &Rig) {
-    client.enqueue_all(vec![job("backlog"); 3]).await;
-    client.enqueue(job("backlog").with_id("last")).await;
-    let codes = ["NO_STREAM", "BEHIND_OTHERS"];
-    let reasons = checked(explain(client, "backlog", "last").await, JobState::Ready, &codes);
-    contains(&reasons[1].message, &["3 ready jobs of topic backlog come before it on shard s0"]);
-}
-
-/// A group with a job that never ends, beside others.
-async fn group_turn(Rig { client, .. }: &Rig) {
-    let of = |group: &str, id: &str| job("turns").with_id(id).with_group(group);
-    client.enqueue(of("hung", "a")).await;
-    client.pull_one("turns").await;
-    client
-        .enqueue_all(vec![of("hung", "b"), of("x", "x"), of("y", "y"), job("turns").with_id("z")])
-        .await;
-    let codes = ["NO_STREAM", "GROUP_TURN"];
-    let reasons = checked(explain(client, "turns", "b").await, JobState::Ready, &codes);
-    contains(&reasons[1].message, &["3 other groups: group hung has 1 running job there"]);
-    contains(&reasons[1].remedy, &["`ringq job list turns --state running`"]);
-}
-
 /// A Pull that waits asks for the topic, too.
 async fn topic_paused(Rig { client, .. }: &Rig) {
     client.enqueue(job("stopped").with_id("a")).await;
@@ -205,34 +107,6 @@ async fn topic_paused(Rig { client, .. }: &Rig) {
     contains(&reasons[0].message, &["provider is down"]);
     contains(&reasons[0].remedy, &["ringq topic resume stopped"]);
     assert_eq!(reasons[0].until_time, until_time);
-}
-
-async fn group_paused(Rig { client, .. }: &Rig) {
-    client.enqueue(JobSpec { group: "noisy".into(), ..job("shared").with_id("a") }).await;
-    let (topic, group, note) = ("shared".to_owned(), "noisy".to_owned(), "wrong list".to_owned());
-    client.topics.clone().pause_group(PauseGroupRequest { topic, group, note }).await.unwrap();
-    let _stream = client.stream(take("shared")).await;
-    let found = explain(client, "shared", "a").await;
-    let reasons = checked(found, JobState::Ready, &["GROUP_PAUSED"]);
-    contains(&reasons[0].message, &["noisy", "wrong list"]);
-    contains(&reasons[0].remedy, &["ringq group resume shared noisy"]);
-}
-
-async fn pull(Rig { client, .. }: &Rig) {
-    client.enqueue(later("pulled").with_id("a")).await;
-    checked(explain(client, "pulled", "a").await, JobState::Scheduled, &["NOT_DUE", "NO_STREAM"]);
-    let wait = Some(proto(Duration::from_secs(60)));
-    let request = PullRequest { topics: vec!["pulled".into()], wait, ..Default::default() };
-    let waiting = tokio::spawn({
-        let client = client.clone();
-        async move { client.pull(request).await }
-    });
-    eventually("the Pull waits", async || {
-        let (_, reasons) = explain(client, "pulled", "a").await;
-        (reasons.len() == 1 && reasons[0].code == "NOT_DUE").then_some(())
-    })
-    .await;
-    waiting.abort();
 }
 
 async fn leased(Rig { client, .. }: &Rig) {
@@ -296,7 +170,8 @@ async fn delivering(rig: &Rig) {
     let client = &rig.client;
     let mut worker = client.stream(take("next")).await;
     client.enqueue(job("next").with_id("a").with_delay(millis(1_500))).await;
-    let block = rig.block_writes().await;
+    let holder = rusqlite::Connection::open(rig.server.database()).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
     let reasons = eventually("the job is due", async || {
         let (job, reasons) = explain(client, "next", "a").await;
         (job.state() == JobState::Ready).then_some(reasons)
@@ -305,55 +180,41 @@ async fn delivering(rig: &Rig) {
     let codes: Vec<_> = reasons.iter().map(|reason| &*reason.code).collect();
     assert_eq!(codes, ["DELIVERING"], "{reasons:?}");
     contains(&reasons[0].message, &["comes next in topic next on shard s0", "1 of 1 stream"]);
-    rig.end(block).await;
+    holder.execute_batch("ROLLBACK").unwrap();
     assert_eq!(worker.next().await.id, "a");
 }
 
-/// Builds each reason, and checks it.
-async fn table(rig: Rig) {
+/// Each source of a reason: the job, the streams, the policies and the shard. `domain::explain` has every reason,
+/// `conformance::explain` what each store reports.
+#[tokio::test]
+async fn reasons_come_from_the_job_its_streams_and_policies() {
+    let server = Setup::new().shards(1).start().await;
+    let rig = Rig { client: server.connect().await, server };
     not_due(&rig).await;
-    backoff(&rig).await;
-    no_stream(&rig).await;
     no_credit(&rig).await;
-    no_room(&rig).await;
-    behind_others(&rig).await;
-    group_turn(&rig).await;
     topic_paused(&rig).await;
-    group_paused(&rig).await;
-    pull(&rig).await;
     leased(&rig).await;
     finished(&rig).await;
     delivering(&rig).await;
 }
 
-#[tokio::test]
-async fn every_reason_is_built_on_sqlite() {
-    table(Rig::sqlite().await).await;
-}
-
-#[tokio::test]
-async fn every_reason_is_built_on_redis() {
-    if let Some(rig) = Rig::redis().await {
-        table(rig).await;
-    }
-}
-
-/// Returns the jobs that run; `None`: one of them waits for its stream. The others are READY and have this reason.
-async fn sent_jobs(client: &Client, ids: &[String], code: &str) -> Option<Vec<String>> {
+/// Returns the jobs that run; `None`: one of them waits for its stream. The others are READY, and the pause is the reason.
+async fn sent_jobs(client: &Client, ids: &[String]) -> Option<Vec<String>> {
     let mut sent = Vec::new();
     for id in ids {
         let (job, reasons) = explain(client, "t", id).await;
         match job.state() {
             JobState::Running if reasons[0].message.contains("has not read") => return None,
             JobState::Running => sent.push(id.clone()),
-            _ => assert_eq!((job.state(), &*reasons[0].code), (JobState::Ready, code)),
+            _ => assert_eq!((job.state(), &*reasons[0].code), (JobState::Ready, "TOPIC_PAUSED")),
         }
     }
     Some(sent)
 }
 
 /// A stream of one server that is not read; the pause comes by the other one.
-async fn a_pause_takes_back_what_no_transport_has_taken(of_group: bool) {
+#[tokio::test]
+async fn a_pause_takes_back_what_no_transport_has_taken() {
     const JOBS: usize = 24;
     let Some(redis) = Redis::start().await else { return };
     let serve = || Setup::on(&redis.url()).start();
@@ -384,17 +245,10 @@ async fn a_pause_takes_back_what_no_transport_has_taken(of_group: bool) {
     let reasons = checked(explain(&there, "t", &unread).await, JobState::Running, &["LEASED"]);
     contains(&reasons[0].message, &["of another server", "is silent is known at that server"]);
 
-    let (topic, group, note) = ("t".to_owned(), "g".to_owned(), String::new());
     let mut topics = there.topics.clone();
-    let code = if of_group {
-        topics.pause_group(PauseGroupRequest { topic, group, note }).await.unwrap();
-        "GROUP_PAUSED"
-    } else {
-        let until_time = None;
-        topics.pause_topic(PauseTopicRequest { name: topic, note, until_time }).await.unwrap();
-        "TOPIC_PAUSED"
-    };
-    let sent = eventually("no job waits for the stream", || sent_jobs(&here, &ids, code)).await;
+    let pause = PauseTopicRequest { name: "t".into(), ..PauseTopicRequest::default() };
+    topics.pause_topic(pause).await.unwrap();
+    let sent = eventually("no job waits for the stream", || sent_jobs(&here, &ids)).await;
     assert!(!sent.contains(&unread), "{sent:?}");
     // What was sent before is delivered, and nothing else until the resume.
     let mut found = Vec::new();
@@ -405,27 +259,11 @@ async fn a_pause_takes_back_what_no_transport_has_taken(of_group: bool) {
     let mut sorted = sent.clone();
     sorted.sort();
     assert_eq!(found, sorted);
-    let (topic, group) = ("t".to_owned(), "g".to_owned());
-    if of_group {
-        let request = ringq::pb::ResumeGroupRequest { topic, group };
-        topics.resume_group(request).await.unwrap();
-    } else {
-        topics.resume_topic(ringq::pb::ResumeTopicRequest { name: topic }).await.unwrap();
-    }
+    topics.resume_topic(ringq::pb::ResumeTopicRequest { name: "t".into() }).await.unwrap();
     for _ in sent.len()..JOBS {
         let delivery = worker.next().await;
         assert!(!sent.contains(&delivery.id) && delivery.attempt == 1, "{delivery:?}");
     }
-}
-
-#[tokio::test]
-async fn a_pause_of_a_topic_takes_back_what_no_transport_has_taken() {
-    a_pause_takes_back_what_no_transport_has_taken(false).await;
-}
-
-#[tokio::test]
-async fn a_pause_of_a_group_takes_back_what_no_transport_has_taken() {
-    a_pause_takes_back_what_no_transport_has_taken(true).await;
 }
 
 #[tokio::test]
@@ -485,27 +323,4 @@ async fn streams_of_other_servers_are_not_seen_and_the_reason_states_that() {
     checked(explain(&other, "mail", "b").await, JobState::Ready, &["NO_CREDIT"]);
     let (_, reasons) = explain(&asked, "mail", "a").await;
     contains(&reasons[0].message, &[&worker.info.stream_id, "of another server"]);
-}
-
-#[tokio::test]
-async fn json_answers_as_grpc_does_and_the_feature_is_listed() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    client.enqueue(later("mail").with_id("a").with_text("x")).await;
-    let mut json = JsonClient::connect(server.http).await;
-    let request = json!({"topic": "mail", "id": "a"});
-    let answer = json.ok("AdminService/ExplainJob", &request).await;
-    let (_, reasons) = explain(&client, "mail", "a").await;
-    assert_eq!(answer["job"]["spec"]["id"], "a");
-    assert_eq!(answer["job"]["state"], "JOB_STATE_SCHEDULED");
-    assert!(answer["job"]["spec"].get("payload").is_none());
-    for (shown, reason) in answer["reasons"].as_array().unwrap().iter().zip(&reasons) {
-        assert_eq!(shown["code"], *reason.code);
-        assert_eq!(shown["remedy"], *reason.remedy);
-        assert_eq!(shown.get("untilTime").is_some(), reason.until_time.is_some());
-    }
-    let missing = json.call("AdminService/ExplainJob", &json!({"topic": "mail", "id": "b"})).await;
-    assert_eq!(missing.status, 404);
-    let info = client.admin.clone().get_server_info(GetServerInfoRequest {}).await.unwrap();
-    assert!(info.into_inner().features.contains(&"explain".to_owned()));
 }

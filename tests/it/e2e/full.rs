@@ -2,7 +2,7 @@
 
 use ringq::pb::payload::Kind;
 use ringq::pb::{
-    AckItem, BatchEnqueueRequest, CreateTopicRequest, Delivery, ItemError, JobSpec, JobState,
+    BatchEnqueueRequest, CreateTopicRequest, Delivery, ItemError, JobSpec, JobState,
     OverflowPolicy, Topic, UpdateTopicRequest,
 };
 use tonic::Code;
@@ -184,58 +184,4 @@ async fn the_oldest_jobs_of_a_full_topic_make_room() {
         let metrics = http_get(fleet._servers[0].http, "/metrics").await.1;
         assert!(metrics.contains("ringq_jobs_evicted_total{topic=\"t\"}"));
     }
-}
-
-#[tokio::test]
-async fn a_batch_larger_than_the_limit_leaves_its_last_jobs() {
-    let topic = limited(10, OverflowPolicy::DropOldest);
-    let Some(fleet) = Fleet::start(1, 1, topic).await else { return };
-    let client = &fleet.clients[0];
-    let jobs = (0..100).map(|n| job("t").with_text(n.to_string())).collect();
-    assert_eq!(taken(&enqueue(client, jobs).await), 100);
-    let pulled = client.pull_now("t", 64).await;
-    let mut bodies: Vec<_> = pulled.iter().filter_map(number).collect();
-    bodies.sort_unstable();
-    assert_eq!(bodies, (90..100).collect::<Vec<_>>());
-}
-
-#[tokio::test]
-async fn many_callers_at_once_all_get_room() {
-    for shards in [1, 2] {
-        let topic = limited(20, OverflowPolicy::DropOldest);
-        let Some(fleet) = Fleet::start(2, shards, topic).await else { return };
-        let calls = (0..100).map(|n| {
-            let client = fleet.clients[n % 2].clone();
-            async move { client.send(request(job("t").with_text(n.to_string()))).await }
-        });
-        for answer in futures::future::join_all(calls).await {
-            answer.unwrap();
-        }
-        let stats = fleet.clients[0].stats("t").await;
-        assert_eq!((stats.ready, stats.enqueued_total), (20, 100), "{shards} shards");
-    }
-}
-
-#[tokio::test]
-async fn a_batch_of_chosen_ids_goes_through_a_small_topic() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    create(&client, limited(3, OverflowPolicy::DropOldest)).await;
-    let jobs = (0..1_000).map(|n| job("t").with_id(format!("id{n}"))).collect();
-    assert_eq!(taken(&enqueue(&client, jobs).await), 1_000);
-    assert_eq!(client.stats("t").await.ready, 3);
-}
-
-#[tokio::test]
-async fn follow_ups_are_not_held_back() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    create(&client, limited(1, OverflowPolicy::Reject)).await;
-    client.enqueue(job("t")).await;
-    client.enqueue(job("other")).await;
-    let delivery = client.pull_one("other").await;
-    let enqueue = vec![job("t"), job("t").with_id("named")];
-    let item = AckItem { receipt: delivery.receipt, enqueue, ..AckItem::default() };
-    assert!(client.ack_items(vec![item]).await.is_empty());
-    assert_eq!(client.stats("t").await.ready, 3);
 }

@@ -9,7 +9,7 @@ use ringq::pb::{
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
-use crate::harness::{Client, Redis, Server, Setup, eventually, job, nack, proto, request};
+use crate::harness::{Client, Redis, Server, Setup, job, nack, request};
 
 use super::full::{Fleet, create, enqueue, taken};
 
@@ -79,27 +79,6 @@ async fn a_full_topic_refuses_jobs_until_bytes_are_free() {
     // Without the limit again.
     set_limit(&client, limited(0, OverflowPolicy::Unspecified)).await;
     client.enqueue(sized(5_000)).await;
-}
-
-#[tokio::test]
-async fn a_limit_counts_what_is_there() {
-    let topic = limited(1 << 40, OverflowPolicy::Reject);
-    let Some(fleet) = Fleet::start(2, 1, topic).await else { return };
-    let (client, other) = (&fleet.clients[0], &fleet.clients[1]);
-    let jobs = |count| (0..count).map(|_| JobSpec { topic: "old".into(), ..sized(100) }).collect();
-    assert_eq!(taken(&enqueue(client, jobs(40)).await), 40);
-    set_limit(client, Topic { name: "old".into(), ..limited(2_000, OverflowPolicy::Reject) }).await;
-    eventually("the limit", async || {
-        let request = ringq::pb::GetTopicRequest { name: "old".into() };
-        let topic = other.topics.clone().get_topic(request).await.ok()?.into_inner().topic?;
-        (topic.max_stored_bytes > 0).then_some(())
-    })
-    .await;
-    assert_eq!(taken(&enqueue(other, jobs(4)).await), 0);
-    assert_eq!(taken(&enqueue(client, jobs(4)).await), 0);
-    let pulled = client.pull_now("old", 64).await;
-    client.ack_all(&crate::harness::receipts(&pulled)).await;
-    assert_eq!(taken(&enqueue(other, jobs(30)).await), 20);
 }
 
 /// Changes of the policy that leave the limit in force keep the count of a Redis; a limit that comes counts all jobs.
@@ -194,33 +173,6 @@ async fn servers_together_never_exceed_the_bytes_and_fill_them() {
 }
 
 #[tokio::test]
-async fn the_oldest_jobs_make_room_for_bytes() {
-    for (servers, shards) in [(1, 1), (2, 4)] {
-        let topic = Topic {
-            retention: Some(proto(std::time::Duration::from_secs(3_600))),
-            ..limited(4_000, OverflowPolicy::DropOldest)
-        };
-        let Some(fleet) = Fleet::start(servers, shards, topic).await else { return };
-        let client = &fleet.clients[0];
-        client.enqueue(sized(100).with_id("first")).await;
-        for n in 0..300 {
-            fleet.clients[n % servers].enqueue(sized(100)).await;
-        }
-        let stats = client.stats("t").await;
-        assert_eq!((stats.ready, stats.enqueued_total), (40, 301), "{shards} shards");
-        let first = client.get("t", "first").await;
-        assert_eq!(first.state(), JobState::Expired);
-        assert!(first.spec.unwrap().payload.is_none(), "a record that stayed would keep its bytes");
-        // Batches and callers at once, too.
-        let calls = (0..20).map(|n| enqueue(&fleet.clients[n % servers], vec![sized(200); 4]));
-        for results in futures::future::join_all(calls).await {
-            assert_eq!(taken(&results), 4);
-        }
-        assert!(drain(client).await <= 4_000);
-    }
-}
-
-#[tokio::test]
 async fn a_job_that_never_fits_drops_no_other() {
     let topic = limited(4_000, OverflowPolicy::DropOldest);
     let Some(fleet) = Fleet::start(1, 4, topic).await else { return };
@@ -233,27 +185,6 @@ async fn a_job_that_never_fits_drops_no_other() {
     assert!(status.message().contains("more than 1000 bytes"), "{}", status.message());
     assert!(status.get_error_details().retry_info().is_none(), "a retry never helps");
     assert_eq!(client.stats("t").await.ready, 8, "one job left for the one that fits");
-}
-
-#[tokio::test]
-async fn nothing_is_dropped_where_dead_letters_have_the_bytes() {
-    let topic = limited(1_000, OverflowPolicy::DropOldest);
-    let Some(fleet) = Fleet::start(2, 1, topic).await else { return };
-    let client = &fleet.clients[0];
-    client.enqueue(sized(900)).await;
-    let delivery = client.pull_one("t").await;
-    client.nack(nack(&delivery.receipt, NackAction::DeadLetter)).await;
-    assert_eq!(taken(&enqueue(client, vec![sized(10); 10]).await), 10);
-    // Of those that are refused none drops a job; one that fits drops as many as it needs.
-    let results = enqueue(client, vec![sized(200), sized(15), sized(101)]).await;
-    let written: Vec<_> = results.iter().map(Option::is_none).collect();
-    assert_eq!(written, [false, true, false]);
-    assert_eq!(client.stats("t").await.ready, 9);
-    let calls = (0..20).map(|n| fleet.clients[n % 2].send(request(sized(300))));
-    for answer in futures::future::join_all(calls).await {
-        assert_eq!(answer.unwrap_err().code(), Code::ResourceExhausted);
-    }
-    assert_eq!(client.stats("t").await.ready, 9);
 }
 
 #[tokio::test]

@@ -3,15 +3,12 @@
 
 use futures::future::join_all;
 use ringq::pb::{
-    AckItem, BatchEnqueueRequest, ConflictPolicy, JobSpec, JobState, NackAction, OverflowPolicy,
-    PullRequest, RedriveJobsRequest, RetryPolicy, Topic, UpdateTopicRequest,
+    AckItem, BatchEnqueueRequest, JobSpec, JobState, OverflowPolicy, PullRequest, RetryPolicy,
+    Topic, UpdateTopicRequest,
 };
 use tonic::Code;
 
-use crate::harness::{
-    Client, Redis, Server, Setup, eventually, job, millis, nack, nack_retry, proto, receipts,
-    request,
-};
+use crate::harness::{Client, Redis, Server, Setup, eventually, job, millis, proto, request};
 
 use super::full::{create, enqueue, taken};
 
@@ -58,28 +55,6 @@ async fn set_limit(client: &Client, topic: Topic) {
     client.topics.clone().update_topic(update).await.unwrap();
 }
 
-/// Takes jobs until there are none.
-async fn take_all(client: &Client, topic: &str) -> Vec<String> {
-    let mut taken = Vec::new();
-    loop {
-        let pulled = client.pull_now(topic, 64).await;
-        if pulled.is_empty() {
-            return taken;
-        }
-        taken.extend(receipts(&pulled));
-    }
-}
-
-/// Fills the topic three times, and takes the jobs each time.
-async fn three_times(client: &Client, topic: &str) -> Vec<String> {
-    let mut held = Vec::new();
-    while held.len() < OVER {
-        assert_eq!(taken(&enqueue(client, jobs(topic, MAX)).await), MAX);
-        held.extend(take_all(client, topic).await);
-    }
-    held
-}
-
 /// Brings a topic over its limit.
 async fn go_over(client: &Client, way: &str, kind: Kind) -> String {
     let name = format!("{way}-{kind:?}");
@@ -97,18 +72,6 @@ async fn go_over(client: &Client, way: &str, kind: Kind) -> String {
     };
     create(client, early).await;
     match way {
-        "redriven" => {
-            for receipt in three_times(client, &name).await {
-                client.nack(nack(&receipt, NackAction::DeadLetter)).await;
-            }
-            let all = RedriveJobsRequest { topic: name.clone(), all: true, ..Default::default() };
-            client.admin.clone().redrive_jobs(all).await.unwrap();
-        }
-        "failed" => {
-            let failed = three_times(client, &name).await;
-            let failed = failed.iter().map(|receipt| nack_retry(receipt, "down")).collect();
-            assert_eq!(client.nack_items(failed).await, []);
-        }
         "follow-ups" => {
             for _ in 0..OVER / 10 {
                 let source = format!("source-{name}");
@@ -119,23 +82,6 @@ async fn go_over(client: &Client, way: &str, kind: Kind) -> String {
             }
         }
         "crashed" => crash(client, &name).await,
-        "generations" => {
-            let named = |n: usize| sized(&name).with_id(format!("id{n}"));
-            let mut held = Vec::new();
-            while held.len() < OVER {
-                let ids = held.len()..held.len() + MAX;
-                assert_eq!(taken(&enqueue(client, ids.map(named).collect()).await), MAX);
-                held.extend(take_all(client, &name).await);
-            }
-            let replace = BatchEnqueueRequest {
-                jobs: (0..OVER).map(named).collect(),
-                on_conflict: ConflictPolicy::Replace.into(),
-                ..BatchEnqueueRequest::default()
-            };
-            let answer = client.queue.clone().batch_enqueue(replace).await.unwrap().into_inner();
-            assert!(answer.results.iter().all(|result| result.error.is_none()));
-            client.ack_all(&held).await;
-        }
         _ => panic!("{way}"),
     }
     if kind == Kind::Bytes {
@@ -206,33 +152,17 @@ async fn comes_down(client: &Client, name: &str, kind: Kind) {
     assert_eq!(waiting(client, name).await, MAX, "{name} is down at its limit, and full");
 }
 
-/// A batch that is far larger than the limit of a topic far over it: all its jobs are taken, the last ones stay.
-async fn takes_a_thousand(client: &Client, kind: Kind) {
-    let name = go_over(client, "lowered", kind).await;
-    let many = (0..1_000).map(|n| sized(&name).with_id(format!("n{n}"))).collect();
-    assert_eq!(taken(&enqueue(client, many).await), 1_000);
-    assert_eq!(waiting(client, &name).await, MAX, "{name}");
-    assert_eq!(client.state(&name, "n999").await, JobState::Ready, "{name}");
-}
-
 #[tokio::test]
 async fn a_topic_over_its_limit_takes_each_new_job_and_comes_down_step_by_step() {
     for (_redis, server) in servers().await {
         let client = server.connect().await;
-        let ways = ["lowered", "redriven", "failed", "follow-ups", "crashed", "generations"];
+        let ways = ["lowered", "follow-ups", "crashed"];
         let ways = ways.into_iter().flat_map(|way| [(way, Kind::Jobs), (way, Kind::Bytes)]);
         let checks = ways.map(async |(way, kind)| {
             let name = go_over(&client, way, kind).await;
             comes_down(&client, &name, kind).await;
         });
         join_all(checks).await;
-    }
-}
-
-#[tokio::test]
-async fn a_batch_larger_than_the_limit_of_a_topic_over_it_is_taken() {
-    for ((_redis, server), kind) in servers().await.into_iter().zip([Kind::Jobs, Kind::Bytes]) {
-        takes_a_thousand(&server.connect().await, kind).await;
     }
 }
 

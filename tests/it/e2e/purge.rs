@@ -1,18 +1,16 @@
 use ringq::pb::{
     AckItem, GetServerInfoRequest, JobState, NackAction, PurgeTopicRequest, PurgeTopicResponse,
-    RevocationReason, SettleError, SettleFailure, StreamRequest,
+    SettleError, SettleFailure,
 };
-use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
-use tonic::{Code, Request, Status};
+use tonic::{Code, Status};
 
 use crate::harness::{
-    Client, JsonClient, Redis, Server, Setup, assert_refused, eventually, http_get, job, millis,
-    nack, receipts, take, within,
+    Client, Redis, Server, Setup, assert_refused, http_get, job, millis, nack, within,
 };
 
 const WAITS_OR_RUNS: [JobState; 4] =
@@ -113,53 +111,6 @@ async fn each_state_goes_alone_and_a_dry_run_counts_it_first() {
 }
 
 #[tokio::test]
-async fn purges_are_called_as_json() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    client.enqueue_all(vec![job("t"); 3]).await;
-    let mut json = JsonClient::connect(server.http).await;
-    let method = "TopicService/PurgeTopic";
-    let ask = json!({"name": "t", "states": ["JOB_STATE_READY"], "validateOnly": true});
-    assert_eq!(json.ok(method, &ask).await["purgedCount"], "3");
-    let ask = json!({"name": "t", "states": ["JOB_STATE_READY"]});
-    assert_eq!(json.ok(method, &ask).await["purgedCount"], "3");
-    assert_eq!(json.ok(method, &ask).await, json!({}));
-    let refused = json.call(method, &json!({"name": "t"})).await;
-    assert_eq!(refused.status, 400, "{refused:?}");
-}
-
-#[tokio::test]
-async fn a_shard_that_does_not_answer_is_named_and_the_others_are_purged() {
-    let (Some(mut dies), Some(lives)) = (Redis::durable().await, Redis::start().await) else {
-        return;
-    };
-    let ring = vec![format!("s0={}", dies.url()), format!("s1={}", lives.url())];
-    let server = Setup::new().ring(ring).start().await;
-    let client = server.connect().await;
-    let jobs = (0..200).map(|n| job("t").with_id(format!("n{n}")));
-    client.enqueue_all(jobs.collect()).await;
-    dies.kill();
-    let partial = eventually("the other shard is purged", async || {
-        let answer = call(&client, purge_of(&[JobState::Ready])).await.ok()?;
-        Some(answer).filter(|answer| answer.purged_count > 0)
-    })
-    .await;
-    assert_eq!(partial.unreachable_shards, ["s0"]);
-    let first = partial.purged_count;
-    assert!(first < 200, "{partial:?}");
-    let counted = PurgeTopicRequest { validate_only: true, ..purge_of(&[JobState::Ready]) };
-    let counted = call(&client, counted).await.unwrap();
-    assert_eq!((counted.purged_count, counted.unreachable_shards), (0, vec!["s0".to_owned()]));
-    dies.restart().await;
-    let rest = eventually("the shard is back", async || {
-        let answer = call(&client, purge_of(&[JobState::Ready])).await.ok()?;
-        Some(answer).filter(|answer| answer.unreachable_shards.is_empty())
-    })
-    .await;
-    assert_eq!(first + rest.purged_count, 200);
-}
-
-#[tokio::test]
 async fn without_any_shard_a_purge_is_unavailable() {
     let Some(mut redis) = Redis::start().await else { return };
     let server = Setup::on(&redis.url()).start().await;
@@ -168,73 +119,6 @@ async fn without_any_shard_a_purge_is_unavailable() {
     redis.kill();
     let refused = call(&client, purge_of(&[JobState::Ready])).await.unwrap_err();
     assert_refused(&refused, Code::Unavailable, "SHARD_UNAVAILABLE", "");
-}
-
-/// A call that would run out of time returns what it has removed before its caller gives up; the same call goes on.
-#[tokio::test]
-async fn a_purge_that_runs_out_of_time_reports_its_part() {
-    const JOBS: i64 = 6_000;
-    let server = Server::start().await;
-    let client = server.connect().await;
-    client.enqueue_all(vec![job("t"); usize::try_from(JOBS).unwrap()]).await;
-    let (mut left, mut calls, mut partial) = (JOBS, 0, 0);
-    let mut patience = millis(300);
-    while left > 0 {
-        let mut request = Request::new(purge_of(&[JobState::Ready]));
-        request.set_timeout(patience);
-        let answer = call(&client, request).await;
-        if answer.is_err() {
-            // The shard does one write after the other: with this one, the last of that call is over.
-            client.enqueue(job("u")).await;
-        }
-        let before = std::mem::replace(&mut left, client.stats("t").await.ready);
-        match answer {
-            Ok(answer) => {
-                assert_eq!(answer.purged_count, before - left);
-                assert_eq!(answer.unreachable_shards.is_empty(), left == 0);
-                partial += u32::from(left > 0);
-            }
-            // The machine is too busy for one chunk in that time.
-            Err(status) => {
-                let late = matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled);
-                assert!(late, "{status:?}");
-                patience *= 2;
-            }
-        }
-        calls += 1;
-    }
-    println!("{JOBS} jobs in {calls} calls, {partial} of them partial");
-}
-
-#[tokio::test]
-async fn a_running_job_is_revoked_at_its_worker_on_another_server() {
-    let Some(redis) = Redis::start().await else { return };
-    let serve = || Setup::on(&redis.url()).start();
-    let (here, there) = (serve().await, serve().await);
-    let (client, other) = (here.connect().await, there.connect().await);
-    client.enqueue_all(vec![job("t"); 20]).await;
-    let mut workers = Vec::new();
-    let mut held = Vec::new();
-    for client in [&client, &other] {
-        let mut worker = client.stream(StreamRequest { max_in_flight: 10, ..take("t") }).await;
-        held.extend(receipts(&worker.next_many(10).await));
-        workers.push(worker);
-    }
-    assert_eq!(purge(&client, &[JobState::Running]).await, 20);
-    let mut revoked = Vec::new();
-    for worker in &mut workers {
-        for _ in 0..10 {
-            let revocation = worker.revocation().await;
-            assert_eq!(revocation.reason(), RevocationReason::Deleted);
-            revoked.push(revocation.receipt);
-        }
-    }
-    held.sort_unstable();
-    revoked.sort_unstable();
-    assert_eq!(held, revoked);
-    let item = |receipt: &String| AckItem { receipt: receipt.clone(), ..Default::default() };
-    let failures = client.ack_items(held.iter().map(item).collect()).await;
-    assert_eq!(failures.len(), 20, "none counts as done");
 }
 
 /// Calls of each server under load.
@@ -378,76 +262,4 @@ async fn two_servers_purge_under_load_and_each_job_is_counted_once() {
     assert_eq!(rest.0 + rest.1, left - u64::try_from(stats.dead).unwrap());
     let metrics = http_get(servers[0].http, "/metrics").await.1;
     assert!(metrics.contains("op=\"purge\""), "its calls are measured");
-}
-
-/// Number of dead letters, unless `RINGQ_TEST_DEAD_JOBS` has another one: to make them takes far longer than to purge
-/// them.
-const DEAD_JOBS: usize = 20_000;
-
-#[tokio::test]
-async fn many_dead_letters_go_within_seconds() {
-    let jobs =
-        std::env::var("RINGQ_TEST_DEAD_JOBS").map_or(DEAD_JOBS, |jobs| jobs.parse().unwrap());
-    let mut shards = Vec::new();
-    for _ in 0..4 {
-        let Some(redis) = Redis::start().await else { return };
-        shards.push(redis);
-    }
-    let ring = shards.iter().enumerate().map(|(n, redis)| format!("s{n}={}", redis.url()));
-    let server = Setup::new().ring(ring.collect()).start().await;
-    let client = server.connect().await;
-    let begin = Instant::now();
-    make_dead(&client, jobs).await;
-    let made = begin.elapsed();
-    let begin = Instant::now();
-    assert_eq!(count(&client, &[JobState::Dead]).await, jobs as u64);
-    let counted = begin.elapsed();
-    let begin = Instant::now();
-    let mut purged = 0;
-    while purged < jobs as u64 {
-        let answer = call(&client, purge_of(&[JobState::Dead])).await.unwrap();
-        purged += u64::try_from(answer.purged_count).unwrap();
-    }
-    let took = begin.elapsed();
-    println!("{jobs} dead letters: made in {made:?}, counted in {counted:?}, purged in {took:?}");
-    assert_eq!((purged, client.stats("t").await.dead), (jobs as u64, 0));
-}
-
-#[tokio::test]
-async fn one_group_is_purged_on_all_shards_and_counted_first() {
-    let mut ring = Vec::new();
-    for _ in 0..4 {
-        let Some(redis) = Redis::start().await else { return };
-        ring.push(redis);
-    }
-    let urls = ring.iter().enumerate().map(|(n, redis)| format!("s{n}={}", redis.url()));
-    let server = Setup::new().ring(urls.collect()).start().await;
-    let client = server.connect().await;
-    // Longer than a page, in several states.
-    let of = |group: &str| ringq::pb::JobSpec { group: group.into(), ..job("t") };
-    client
-        .enqueue_all([vec![of("noisy"); 3_000], vec![of("quiet"); 40], vec![job("t"); 7]].concat())
-        .await;
-    client.enqueue_all(vec![of("noisy").with_delay(millis(600_000)); 5]).await;
-    let states: Vec<i32> = WAITS_OR_RUNS.iter().map(|&state| state.into()).collect();
-    let request = |group: &str, validate_only| PurgeTopicRequest {
-        name: "t".into(),
-        states: states.clone(),
-        validate_only,
-        group: Some(group.into()),
-    };
-    for (group, count) in [("noisy", 3_005), ("", 7), ("none", 0)] {
-        for validate_only in [true, false] {
-            let answer = call(&client, request(group, validate_only)).await.unwrap();
-            assert_eq!(
-                (answer.purged_count, answer.unreachable_shards.len()),
-                (count, 0),
-                "{group}"
-            );
-        }
-    }
-    let stats = client.stats("t").await;
-    assert_eq!((stats.ready, stats.scheduled), (40, 0));
-    let wrong = call(&client, request("a b", true)).await.unwrap_err();
-    assert_refused(&wrong, Code::InvalidArgument, "INVALID_FIELD", "group");
 }

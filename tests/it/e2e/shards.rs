@@ -4,10 +4,7 @@ use ringq::pb::{GetServerInfoRequest, ListShardsRequest, SetShardStateRequest, S
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use crate::harness::{
-    Client, Server, Setup, SinceEpoch as _, assert_refused, job, millis, nack, nack_retry, refusal,
-    wall_now,
-};
+use crate::harness::{Client, Setup, assert_refused, refusal};
 
 async fn set(client: &Client, name: &str, state: i32) -> Result<Shard, Status> {
     let request = SetShardStateRequest { name: name.to_owned(), state };
@@ -94,23 +91,4 @@ async fn a_shard_that_does_not_answer_is_not_drained() {
     });
     let role = listed.await.role();
     assert!(role == ShardState::Active || unknown.into_inner(), "nothing has changed");
-}
-
-#[tokio::test]
-async fn a_shard_reports_what_lies_on_it_and_until_when() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    let begin = wall_now();
-    client.enqueue_all(vec![job("mail"); 4]).await;
-    client.enqueue(job("mail").with_delay(millis(3_600_000))).await;
-    let pulled = client.pull_now("mail", 3).await;
-    client.nack(nack_retry(&pulled[0].receipt, "later")).await;
-    client.nack(nack(&pulled[1].receipt, ringq::pb::NackAction::DeadLetter)).await;
-    let s0 = shard(&client, "s0").await;
-    let counts = [s0.scheduled, s0.ready, s0.running, s0.backoff, s0.dead, s0.finished];
-    assert_eq!((counts, s0.jobs), ([1, 1, 1, 1, 1, 0], 5));
-    let due = s0.latest_due_time.since_epoch() - begin;
-    assert!(due >= millis(3_600_000) && due < millis(3_660_000), "{due:?}");
-    let days = (s0.latest_forget_time.since_epoch() - begin).as_secs_f64() / 86_400.0;
-    assert!((14.0..14.1).contains(&days), "{days}");
 }
