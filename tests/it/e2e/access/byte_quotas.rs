@@ -79,7 +79,8 @@ async fn a_namespace_stays_within_its_quota(url: Option<&str>) {
     // A running job does not wait any more, and is stored.
     let running = pull(&a, "shop.a", 3, Duration::ZERO).await.unwrap().deliveries;
     assert_eq!(running.len(), 3);
-    tokio::time::sleep(millis(2_500)).await;
+    // At least one read comes in between.
+    tokio::time::sleep(millis(1_500)).await;
     refused(
         batch(&a, vec![with_bytes("shop.a", PAYLOAD); 2]).await,
         "stored_bytes",

@@ -125,9 +125,11 @@ async fn calls_beyond_their_rate_are_refused_and_pass_after_the_delay() {
 async fn jobs_beyond_their_rate_are_refused_whole_and_pass_after_the_delay() {
     let (_dir, server, a) = server("jobs_per_second = 5").await;
     let free = a.as_identity("free");
+    let begin = Instant::now();
     assert_eq!(batch(&a, vec![job("t"); 50]).await.unwrap(), 50, "a full bucket passes any batch");
     let owed = refused(enqueue(&a, job("t")).await, "jobs_per_second", "identities/a");
-    assert!(owed > millis(7_000) && owed <= millis(9_200), "{owed:?}");
+    let all = millis(9_200);
+    assert!(owed <= all && owed + begin.elapsed() >= all, "{owed:?} after {:?}", begin.elapsed());
     refused(batch(&a, vec![job("t"); 3]).await, "jobs_per_second", "identities/a");
     assert_eq!(ready(&free, "t").await, 50, "nothing was applied");
     enqueue(&free, job("other")).await.unwrap();
@@ -147,10 +149,12 @@ async fn jobs_beyond_their_rate_are_refused_whole_and_pass_after_the_delay() {
 #[tokio::test]
 async fn bytes_beyond_their_rate_are_refused_and_pass_after_the_delay() {
     let (_dir, server, a) = server("bytes_per_second = 1000").await;
+    let begin = Instant::now();
     enqueue(&a, with_bytes("t", 3_000)).await.unwrap();
     let delay =
         refused(enqueue(&a, with_bytes("t", 100)).await, "bytes_per_second", "identities/a");
-    assert!(delay > millis(1_000) && delay <= millis(2_100), "{delay:?}");
+    let all = millis(2_100);
+    assert!(delay <= all && delay + begin.elapsed() >= all, "{delay:?}");
     tokio::time::sleep(delay).await;
     enqueue(&a, with_bytes("t", 100)).await.unwrap();
     let usage = async |name: &str| value(&server, &format!("{name}{{identity=\"a\"}}")).await;
@@ -209,7 +213,7 @@ async fn settles_are_never_refused() {
     batch(&free, vec![job("t"); 200]).await.unwrap();
     let pulled = pull(&free, "t", 200, Duration::ZERO).await.unwrap().deliveries;
     assert_eq!(pulled.len(), 200);
-    let (begin, mut acked) = (Instant::now(), 0);
+    let mut acked = 0;
     for (n, delivery) in pulled.into_iter().enumerate() {
         let receipt = delivery.receipt;
         if n % 2 == 0 {
@@ -227,7 +231,7 @@ async fn settles_are_never_refused() {
     }
     assert_eq!((acked, ready(&free, "next").await), (200, 200));
     let delay = refused(info(&a).await, "calls_per_second", "identities/a");
-    assert!(delay <= millis(2_000), "300 settles in {:?} owe {delay:?}", begin.elapsed());
+    assert!(delay <= millis(2_000), "300 settles owe {delay:?}");
     tokio::time::sleep(delay).await;
     let delay = refused(enqueue(&a, job("t")).await, "jobs_per_second", "identities/a");
     assert!(delay > Duration::from_secs(900), "{delay:?}");
@@ -235,94 +239,31 @@ async fn settles_are_never_refused() {
     assert!((jobs - 200.0).abs() < 0.1, "{jobs}");
 }
 
-/// A client that floods costs itself only.
-#[tokio::test]
-async fn a_polite_identity_beside_a_flooding_one_is_never_refused() {
-    let dir = IdentityDir::new(
-        &(tables("calls_per_second = 50, jobs_per_second = 50")
-            + &table(
-                "polite",
-                &format!("{ALL}\nquota = {{ calls_per_second = 50, jobs_per_second = 50 }}"),
-            )),
-    );
-    let server = open_metrics(&dir).start().await;
-    let flood = tokio::spawn({
-        let callers: Vec<_> =
-            futures::future::join_all((0..4).map(|_| Caller::connect(&server, "a"))).await;
-        async move {
-            let one = async |caller: &Caller| {
-                let (mut passed, mut refused) = (0, 0);
-                let begin = Instant::now();
-                while begin.elapsed() < Duration::from_secs(4) {
-                    match enqueue(caller, job("flood")).await {
-                        Ok(_) => passed += 1,
-                        Err(status) => {
-                            assert_refused(&status, Code::ResourceExhausted, "QUOTA_EXCEEDED", "");
-                            refused += 1;
-                        }
-                    }
-                }
-                (passed, refused)
-            };
-            let done = futures::future::join_all(callers.iter().map(one)).await;
-            done.into_iter().fold((0, 0), |(a, b), (passed, refused)| (a + passed, b + refused))
-        }
-    });
-    let polite = Caller::connect(&server, "polite").await;
-    let begin = Instant::now();
-    let mut ticks = tokio::time::interval(millis(25));
-    let mut jobs = 0;
-    while begin.elapsed() < millis(3_500) {
-        ticks.tick().await;
-        enqueue(&polite, job("polite")).await.expect("a call within its quota");
-        jobs += 1;
-    }
-    let (passed, refused) = flood.await.unwrap();
-    assert!(jobs > 50, "{jobs}");
-    assert!(passed <= 50 + 4 * 50 + 20, "{passed} of a quota of 50 per second in 4 s");
-    assert!(refused > passed, "{refused} refused, {passed} passed: it did not flood");
-}
-
-/// Two servers on one Redis: a client that calls both gets the rate once.
+/// Two servers on one Redis: each passes a half of the rate, as the time until a debt is paid shows. What a server may
+/// pass at once is in `auth::quota`.
 #[tokio::test]
 async fn two_servers_share_a_rate() {
+    const JOBS: usize = 1_000;
+    /// Time until a server that is alone has passed them.
+    const ALONE: Duration = Duration::from_secs(100);
     let Some(redis) = Redis::start().await else { return };
-    let dir = IdentityDir::new(&tables("jobs_per_second = 200"));
+    let dir = IdentityDir::new(&tables("jobs_per_second = 10"));
     let start = || {
         let identities = format!("identities = {:?}", dir.path());
         Setup::on(&redis.url()).config(&identities).start()
     };
     let (one, mut two) = (start().await, start().await);
     let (first, second) = (Caller::connect(&one, "a").await, Caller::connect(&two, "a").await);
-    // The first server sees the other one with its next heartbeat.
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let count = async |caller: &Caller, time: Duration| {
-        let (begin, mut jobs) = (Instant::now(), 0.0);
-        while begin.elapsed() < time {
-            match enqueue(caller, job("t")).await {
-                Ok(_) => jobs += 1.0,
-                Err(status) => {
-                    let delay = refused::<()>(Err(status), "jobs_per_second", "identities/a");
-                    tokio::time::sleep(delay.min(millis(20))).await;
-                }
-            }
-        }
-        jobs
+    let owed = async |caller: &Caller| {
+        refused(enqueue(caller, job("t")).await, "jobs_per_second", "identities/a")
     };
-    // Without what was saved.
-    batch(&first, vec![job("t"); 100]).await.unwrap();
-    batch(&second, vec![job("t"); 100]).await.unwrap();
-    let time = Duration::from_secs(5);
-    let (a, b) = tokio::join!(count(&first, time), count(&second, time));
-    let rate = (a + b) / time.as_secs_f64();
-    assert!((160.0..=240.0).contains(&rate), "{rate} jobs per second: {a} and {b}");
+    for caller in [&first, &second] {
+        batch(caller, vec![job("t"); JOBS]).await.unwrap();
+        eventually("it has a half", async || (owed(caller).await > ALONE).then_some(())).await;
+    }
     two.terminate();
     two.exit().await;
-    let alone = async || {
-        let rate = count(&first, Duration::from_secs(1)).await;
-        (rate > 150.0).then_some(())
-    };
-    eventually("the other server has left its share", alone).await;
+    eventually("it is alone", async || (owed(&first).await < ALONE).then_some(())).await;
 }
 
 /// Waiting jobs of a namespace, from several identities; what workers take makes room.
@@ -361,8 +302,6 @@ async fn a_namespace_keeps_its_waiting_jobs_within_its_quota() {
     assert!(read(0.0).await.is_some(), "its series is gone");
 }
 
-/// Jobs that workers have taken make room at once, not with the read of the next second. On a machine that stands still a
-/// read takes longer than a call waits for it.
 /// One tenant cannot use up the settings of all, and no quota stands in the way of a pause.
 #[tokio::test]
 async fn a_namespace_keeps_its_topics_with_settings_within_its_quota() {
@@ -405,41 +344,6 @@ async fn a_namespace_keeps_its_topics_with_settings_within_its_quota() {
     let request = pb::DeleteTopicRequest { name: "a.1".into(), ..Default::default() };
     caller.call::<pb::DeleteTopicResponse>("TopicService/DeleteTopic", &request).await.unwrap();
     create("a.x").await.unwrap();
-}
-
-#[tokio::test]
-async fn a_client_with_few_waiting_jobs_is_not_refused() {
-    let dir = IdentityDir::new(&tables(""));
-    dir.write("quotas.toml", "[[namespace]]\nname = 'shop.'\nwaiting_jobs = 5\n");
-    let redis = Redis::start().await.map(|redis| (redis.url(), redis));
-    for url in [None, redis.as_ref().map(|(url, _)| url.as_str())] {
-        let identities = format!("identities = {:?}", dir.path());
-        let setup = url.map_or_else(Setup::new, Setup::on).config(&identities);
-        let server = setup.start().await;
-        let a = Caller::connect(&server, "a").await;
-        let mut late = 0;
-        for _ in 0..200 {
-            while let Err(status) = batch(&a, vec![job("shop.a"); 3]).await {
-                let delay = refused::<()>(Err(status), "waiting_jobs", "namespaces/shop.");
-                late += 1;
-                assert!(late <= 10, "{late} of 200 batches are refused");
-                tokio::time::sleep(delay).await;
-            }
-            let mut taken = 0;
-            while taken < 3 {
-                let pulled = pull(&a, "shop.a", 3, Duration::from_secs(9)).await.unwrap();
-                let ack = |held: pb::Delivery| pb::AckItem {
-                    receipt: held.receipt,
-                    ..Default::default()
-                };
-                let items: Vec<_> = pulled.deliveries.into_iter().map(ack).collect();
-                taken += items.len();
-                let ack = pb::AckRequest { items };
-                let acked: pb::AckResponse = a.call("QueueService/Ack", &ack).await.unwrap();
-                assert!(acked.failures.is_empty());
-            }
-        }
-    }
 }
 
 /// Jobs that are not stored take no room: repeats of an id, and follow-ups of an Ack that settles nothing.
