@@ -1,4 +1,4 @@
-//! The rules of the contract as rows: the request, its refusal, and a check that nothing changed.
+//! Refusals as rows: the request, its refusal by gRPC and by JSON, and a check that nothing changed.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,7 +23,6 @@ struct Row(String, Call, &'static str);
 
 const INVALID: &str = "InvalidArgument INVALID_FIELD";
 const LARGE: &str = "InvalidArgument TOO_LARGE";
-const FEATURE: &str = "InvalidArgument FEATURE_UNSUPPORTED";
 
 const YEAR: i64 = 366 * 24 * 3600;
 const DAY: i64 = 24 * 3600;
@@ -46,13 +45,8 @@ macro_rules! row {
     }};
 }
 
-// The rows, behind the macro that they use.
-mod enqueue;
-mod jobs;
-mod operator;
-mod settle;
-mod spec;
-mod worker;
+// Behind the macro that it uses.
+mod rows;
 
 fn long(bytes: usize) -> String {
     "a".repeat(bytes)
@@ -60,10 +54,6 @@ fn long(bytes: usize) -> String {
 
 fn span(seconds: i64, nanos: i32) -> prost_types::Duration {
     prost_types::Duration { seconds, nanos }
-}
-
-fn at(seconds: i64) -> prost_types::Timestamp {
-    prost_types::Timestamp { seconds, nanos: 0 }
 }
 
 /// Creates a topic with a job in each state that a request could move; returns the receipt of the running one.
@@ -102,29 +92,17 @@ async fn snapshot(client: &Client) -> String {
     text
 }
 
-/// Returns all rules, for jobs of [`seed`].
-fn rows(receipt: &str) -> Vec<Row> {
-    let rows = [
-        spec::rows(),
-        enqueue::rows(),
-        jobs::rows(),
-        worker::rows(),
-        settle::rows(receipt),
-        operator::rows(),
-    ];
-    rows.into_iter().flatten().flatten().collect()
-}
-
-/// Each rule that can be broken by JSON is answered with the error of gRPC: its code, its text and its details.
+/// Each refusal of a request that can be JSON has the error of gRPC there: its code, its text and its details.
 #[tokio::test]
-async fn every_rule_refuses_a_json_call_with_the_same_error() {
+async fn a_json_call_is_refused_with_the_same_error() {
     let server = Server::start().await;
     let client = server.connect().await;
     let bridge = JsonBridge::start(server.http).await;
     let as_json = Client::connect(bridge.grpc).await;
     let (_worker, receipt) = seed(&client).await;
     let (mut wrong, mut compared) = (Vec::new(), 0);
-    for (Row(what, call, _), Row(_, again, _)) in rows(&receipt).into_iter().zip(rows(&receipt)) {
+    let both = rows::rows(&receipt).into_iter().zip(rows::rows(&receipt));
+    for (Row(what, call, _), Row(_, again, _)) in both {
         let (expected, found) = (call(client.clone()).await, again(as_json.clone()).await);
         let (expected, found) = (expected.unwrap_err(), found.map_err(|found| status_json(&found)));
         let cannot_be_sent = what.starts_with("stream:")
@@ -139,19 +117,17 @@ async fn every_rule_refuses_a_json_call_with_the_same_error() {
         }
     }
     assert!(wrong.is_empty(), "{} errors differ:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(compared > 100, "{compared} rules were compared");
+    assert!(compared > 35, "{compared} refusals were compared");
 }
 
 #[tokio::test]
-async fn every_rule_refuses_with_its_reason_and_its_field_and_nothing_changes() {
+async fn a_refusal_has_its_reason_and_its_field_and_nothing_changes() {
     let server = Server::start().await;
     let client = server.connect().await;
     let (_worker, receipt) = seed(&client).await;
-    let rows = rows(&receipt);
-    assert!(rows.len() > 120, "{} rules", rows.len());
     let mut wrong = Vec::new();
     let mut before = snapshot(&client).await;
-    for Row(what, call, expected) in rows {
+    for Row(what, call, expected) in rows::rows(&receipt) {
         let found = match call(client.clone()).await {
             Ok(answer) => format!("accepted: {answer:.200}"),
             Err(status) => refusal(&status),
