@@ -57,8 +57,6 @@ pub(crate) struct Failure {
     pub(crate) stderr: String,
     /// Text on standard output.
     pub(crate) stdout: String,
-    /// Time from start to exit.
-    pub(crate) took: Duration,
 }
 
 /// Returns the binary under test: the one built with the tests, or the one that `RINGQ_BIN` names, for example an
@@ -208,7 +206,6 @@ impl Setup {
 
     /// Starts it and waits until it exits with an error.
     pub(crate) async fn fail(self) -> Failure {
-        let begin = Instant::now();
         let mut child = self.spawn();
         let Some(status) = for_a_while(PATIENCE, child.wait()).await else {
             child.start_kill().unwrap();
@@ -219,7 +216,6 @@ impl Setup {
             code: status.unwrap().code(),
             stderr: self.read("stderr"),
             stdout: self.read("stdout"),
-            took: begin.elapsed(),
         }
     }
 
