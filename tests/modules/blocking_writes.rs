@@ -33,7 +33,7 @@ fn source() -> PathBuf {
 }
 
 /// Returns the files of a folder and those in it.
-fn files(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let within = |path: PathBuf| if path.is_dir() { files(&path) } else { vec![path] };
     entries

@@ -7,6 +7,7 @@
 mod architecture;
 mod blocking_writes;
 mod imports;
+mod wall_time;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
