@@ -74,7 +74,7 @@ pub struct Scheduler {
     pub upkeep: Upkeep,
 }
 
-/// What the verbs share. It has none itself. Cheap to clone.
+/// State that the verbs share; it has no verb itself. Cheap to clone.
 #[derive(Clone)]
 pub struct Core {
     inner: Arc<CoreInner>,
