@@ -4,10 +4,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use ringq::pb::{JobState, ListShardsRequest, NackAction, SetShardStateRequest, ShardState};
+use ringq::pb::{
+    JobState, ListShardsRequest, NackAction, NackItem, SetShardStateRequest, ShardState,
+};
 
 use super::{check_part, page};
-use crate::harness::{Program, Redis, Setup, job, millis, nack, nack_retry, take};
+use crate::harness::{Program, Redis, Setup, job, millis, nack, nack_retry, proto, take};
 
 const PAGE: &str = "docs/redis.md";
 /// Commands outside of scripts. UNWATCH and PING are deadpool's, before it hands out a connection again.
@@ -106,7 +108,10 @@ async fn is_enough_on(redis: &Redis) {
         client.extend(&delivery.receipt, millis(20_000)).await;
         match delivery.id.as_str() {
             "acked" => client.ack(&delivery.receipt).await,
-            "nacked" => client.nack(nack_retry(&delivery.receipt, "later")).await,
+            "nacked" => {
+                let delay = Some(proto(millis(600_000)));
+                client.nack(NackItem { delay, ..nack_retry(&delivery.receipt, "later") }).await;
+            }
             _ => client.nack(nack(&delivery.receipt, NackAction::DeadLetter)).await,
         }
     }

@@ -27,6 +27,8 @@ const DRAINED: Duration = Duration::from_secs(150);
 const REMOVED: [&str; 2] = ["kill %3; wait %3", "kill %1; wait %1"];
 /// Interval at which servers check the replicas of a Redis, and a moment more.
 const LOOKED: Duration = Duration::from_secs(11);
+/// Note of a command on a busy machine.
+const WAITS: &str = "ringq: no answer yet, waiting for up to ";
 /// Marker behind the output of each command, before its status.
 const END: &str = "--- end";
 
@@ -103,7 +105,9 @@ impl Shell {
                 self.status = status.trim().parse().unwrap();
                 break;
             }
-            lines.push(replace(&line, self.ports.iter().map(|(port, used)| (&**used, *port))));
+            if !line.starts_with(WAITS) {
+                lines.push(replace(&line, self.ports.iter().map(|(port, used)| (&**used, *port))));
+            }
         }
         if command.ends_with('&') {
             self.until_it_listens(&command).await;
