@@ -1,8 +1,6 @@
 use std::time::Duration;
 
-use ringq::pb::{
-    Durability, GetServerInfoRequest, GetServerInfoResponse, ListShardsRequest, RedriveJobsRequest,
-};
+use ringq::pb::{ListShardsRequest, RedriveJobsRequest};
 use tokio::time::Instant;
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
@@ -59,10 +57,6 @@ async fn last_error(server: &Server) -> String {
     shards.into_inner().shards.remove(0).last_error
 }
 
-async fn info(client: &Client) -> GetServerInfoResponse {
-    client.admin.clone().get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner()
-}
-
 #[tokio::test]
 async fn an_idle_server_whose_redis_dies_reports_it_in_one_line() {
     let Some(mut redis) = Redis::durable().await else { return };
@@ -87,18 +81,6 @@ async fn an_idle_server_whose_redis_dies_reports_it_in_one_line() {
     let back = logged.iter().filter(|line| line.contains("the shard answers again")).count();
     assert_eq!(back, 1, "{logged:?}");
     assert_eq!(lines(&server, "WARN", before).len(), 1, "{}", server.log());
-}
-
-#[tokio::test]
-async fn an_idle_server_whose_redis_takes_no_writes_any_more_reports_it() {
-    let Some(redis) = Redis::start().await else { return };
-    let server = on(&redis).await;
-    redis.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
-    let error = unready(&server).await;
-    assert!(error.contains("replica"), "{error}");
-    redis.command(&["REPLICAOF", "NO", "ONE"]).await;
-    eventually("it is ready", async || is_ready(&server).await.then_some(())).await;
-    works(&server).await;
 }
 
 #[tokio::test]
@@ -200,40 +182,6 @@ async fn connections_that_die_unnoticed_are_replaced_and_deliveries_go_on() {
 }
 
 #[tokio::test]
-async fn what_was_never_reached_is_not_reported_as_known_nor_as_back() {
-    let Some(mut redis) = Redis::durable().await else { return };
-    redis.kill();
-    let server = on(&redis).await;
-    let client = server.connect().await;
-    let report = info(&client).await;
-    assert_eq!(report.durability(), Durability::Unspecified);
-    assert_eq!(report.unreachable_shards, ["s0"]);
-    assert!(unready(&server).await.contains("Connection refused"));
-    redis.restart().await;
-    eventually("it is ready", async || is_ready(&server).await.then_some(())).await;
-    eventually("its durability is known", async || {
-        (info(&client).await.durability() == Durability::Fsynced).then_some(())
-    })
-    .await;
-    assert_eq!(info(&client).await.unreachable_shards, Vec::<String>::new());
-    assert!(!server.log().contains("answers again"), "{}", server.log());
-}
-
-#[tokio::test]
-async fn one_unknown_shard_leaves_unknown_what_all_reach() {
-    let Some(mut redis) = Redis::durable().await else { return };
-    let Some(other) = Redis::durable().await else { return };
-    redis.kill();
-    let setup = Setup::new().shard(format!("s0={}", other.url()));
-    let server = setup.and_shard(format!("s1={}", redis.url())).start().await;
-    let client = server.connect().await;
-    let report = info(&client).await;
-    assert_eq!(report.durability(), Durability::Unspecified);
-    assert_eq!(report.unreachable_shards, ["s1"]);
-    assert!(is_ready(&server).await);
-}
-
-#[tokio::test]
 async fn refusals_that_were_not_logged_are_counted_in_the_next_line() {
     let server = Server::start().await;
     let client = server.connect().await;
@@ -246,19 +194,19 @@ async fn refusals_that_were_not_logged_are_counted_in_the_next_line() {
     }
     tokio::time::sleep(millis(1_100)).await;
     refuse().await;
-    let log = eventually("the second line", async || {
-        let lines = lines(&server, "INFO", 0);
-        let refused: Vec<_> =
-            lines.into_iter().filter(|line| line.contains("call refused")).collect();
-        (refused.len() > 1).then_some(refused)
-    })
-    .await;
     let suppressed = |line: &String| {
         let count = line.split(' ').find_map(|word| word.strip_prefix("suppressed="));
         count.map_or(0, |count| count.parse::<usize>().unwrap())
     };
     // Whatever the time of the calls, each is in the log as a line or in a count.
-    assert_eq!(log.len() + log.iter().map(suppressed).sum::<usize>(), 21, "{log:?}");
+    let log = eventually("all are in the log", async || {
+        let lines = lines(&server, "INFO", 0);
+        let refused: Vec<_> =
+            lines.into_iter().filter(|line| line.contains("call refused")).collect();
+        let all = refused.len() + refused.iter().map(suppressed).sum::<usize>();
+        (all == 21).then_some(refused)
+    })
+    .await;
     assert!(log.iter().any(|line| suppressed(line) > 0), "{log:?}");
 }
 

@@ -1,4 +1,6 @@
-use ringq::pb::{GetServerInfoRequest, ListShardsRequest, Shard, ShardState};
+use ringq::pb::{
+    Durability, GetServerInfoRequest, GetServerInfoResponse, ListShardsRequest, Shard, ShardState,
+};
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -27,6 +29,10 @@ async fn shards(client: &Client) -> Vec<Shard> {
 
 pub(super) async fn shard(client: &Client, name: &str) -> Shard {
     shards(client).await.into_iter().find(|shard| shard.name == name).unwrap()
+}
+
+async fn info(client: &Client) -> GetServerInfoResponse {
+    client.admin.clone().get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner()
 }
 
 async fn health(client: &Client) -> ServingStatus {
@@ -63,14 +69,9 @@ async fn an_encrypted_redis_is_trusted_by_its_own_authority() {
     let server = secure().config(&path("redis_ca", &others.ca)).start().await;
     unusable(&server, "certificate").await;
     unusable(&secure().start().await, "certificate").await;
-}
-
-#[tokio::test]
-async fn a_certificate_for_another_host_is_not_taken() {
-    let Some(files) = Certificates::make() else { return };
-    let Some((_redis, port)) = Redis::secure(&files, false).await else { return };
-    let setup = Setup::on(&format!("rediss://127.0.0.1:{port}"));
-    let server = setup.config(&path("redis_ca", &files.ca)).start().await;
+    // The certificate is for another host.
+    let by_address = Setup::on(&format!("rediss://127.0.0.1:{port}"));
+    let server = by_address.config(&path("redis_ca", &files.ca)).start().await;
     unusable(&server, "certificate").await;
 }
 
@@ -132,7 +133,7 @@ async fn a_wrong_password_that_is_found_later_is_unavailable_until_it_is_right()
 
 #[tokio::test]
 async fn a_server_starts_without_its_redis_and_serves_when_it_comes() {
-    let Some(mut redis) = Redis::start().await else { return };
+    let Some(mut redis) = Redis::durable().await else { return };
     redis.kill();
     let server = Setup::on(&redis.url()).start().await;
     let client = server.connect().await;
@@ -140,8 +141,9 @@ async fn a_server_starts_without_its_redis_and_serves_when_it_comes() {
     assert_eq!(http_get(server.http, "/readyz").await.0, 503);
     unusable(&server, "redis cannot be reached").await;
     assert_eq!(shard(&client, "s0").await.address, redis.url());
-    let info = client.admin.clone().get_server_info(GetServerInfoRequest {}).await.unwrap();
-    assert_eq!(info.into_inner().store, "redis");
+    let report = info(&client).await;
+    assert_eq!((&*report.store, report.durability()), ("redis", Durability::Unspecified));
+    assert_eq!(report.unreachable_shards, ["s0"]);
     redis.restart().await;
     eventually("it serves", async || {
         let ready = http_get(server.http, "/readyz").await.0 == 200;
@@ -149,17 +151,27 @@ async fn a_server_starts_without_its_redis_and_serves_when_it_comes() {
     })
     .await;
     works(&server).await;
+    eventually("its durability is known", async || {
+        (info(&client).await.durability() == Durability::Fsynced).then_some(())
+    })
+    .await;
+    assert_eq!(info(&client).await.unreachable_shards, Vec::<String>::new());
+    assert!(!server.log().contains("answers again"), "{}", server.log());
 }
 
 #[tokio::test]
 async fn one_of_two_shards_serves_while_the_other_is_awaited() {
     let Some(mut redis) = Redis::durable().await else { return };
-    let Some(other) = Redis::start().await else { return };
+    let Some(other) = Redis::durable().await else { return };
     redis.kill();
     let setup = Setup::on(&redis.url());
     let server = setup.and_shard(format!("s1={}", other.url())).start().await;
     let client = server.connect().await;
     assert_eq!(health(&client).await, ServingStatus::Serving);
+    assert_eq!(http_get(server.http, "/readyz").await.0, 200);
+    let report = info(&client).await;
+    assert_eq!(report.durability(), Durability::Unspecified, "unknown, unless all reach it");
+    assert_eq!(report.unreachable_shards, ["s0"]);
     for _ in 0..20 {
         assert_eq!(client.enqueue(job("mail")).await.shard, "s1");
     }
