@@ -78,11 +78,16 @@ pub(super) struct Eviction {
 impl Step {
     /// Returns whether this step changes nothing in a store.
     pub(super) fn only_reads(&self) -> bool {
-        match self {
-            Step::Leases(_) | Step::Reap(_) | Step::Orphans(_) => true,
-            Step::List { .. } | Step::Topics { .. } | Step::Stats | Step::Reopen => true,
-            _ => false,
-        }
+        matches!(
+            self,
+            Step::Leases(_)
+                | Step::Reap(_)
+                | Step::Orphans(_)
+                | Step::List { .. }
+                | Step::Topics { .. }
+                | Step::Stats
+                | Step::Reopen
+        )
     }
 
     /// Returns this step with its first command alone.
