@@ -241,9 +241,9 @@ async fn a_connection_serves_many_calls_and_outlives_their_deadlines() {
     grpc.enqueue(job("large").with_bytes(900 << 10)).await;
     // A large answer, which ends when it is written; its deadline passes after that.
     let pull = json!({"topics": ["large"], "wait": "10s"}).to_string();
-    let pulled = client.send(PULL, pull, &[("grpc-timeout", "3S")]).await;
+    let pulled = client.send(PULL, pull, &[("grpc-timeout", "6S")]).await;
     let receipt = &delivery(&pulled.body)["receipt"];
-    tokio::time::sleep(millis(3_100)).await;
+    tokio::time::sleep(millis(6_100)).await;
     assert_eq!(client.ok(ACK, &json!({"items": [{"receipt": receipt}]})).await, json!({}));
 }
 

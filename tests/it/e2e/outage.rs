@@ -182,7 +182,7 @@ async fn connections_that_die_unnoticed_are_replaced_and_deliveries_go_on() {
 }
 
 #[tokio::test]
-async fn refusals_that_were_not_logged_are_counted_in_the_next_line() {
+async fn refusals_that_were_not_logged_are_counted_in_another_line() {
     let server = Server::start().await;
     let client = server.connect().await;
     let bad = || request(job("mail").with_id("a~b"));
@@ -198,16 +198,15 @@ async fn refusals_that_were_not_logged_are_counted_in_the_next_line() {
         let count = line.split(' ').find_map(|word| word.strip_prefix("suppressed="));
         count.map_or(0, |count| count.parse::<usize>().unwrap())
     };
-    // Whatever the time of the calls, each is in the log as a line or in a count.
-    let log = eventually("all are in the log", async || {
+    // Whatever the time of the calls, each is in the log as a line or in a count, of the next line or of one that has
+    // counts alone.
+    eventually("all are in the log", async || {
         let lines = lines(&server, "INFO", 0);
-        let refused: Vec<_> =
-            lines.into_iter().filter(|line| line.contains("call refused")).collect();
-        let all = refused.len() + refused.iter().map(suppressed).sum::<usize>();
-        (all == 21).then_some(refused)
+        let refused = lines.iter().filter(|line| line.contains("call refused")).count();
+        let counted = lines.iter().map(suppressed).sum::<usize>();
+        (refused + counted == 21 && counted > 0).then_some(())
     })
     .await;
-    assert!(log.iter().any(|line| suppressed(line) > 0), "{log:?}");
 }
 
 #[tokio::test]
