@@ -1,4 +1,4 @@
-//! Producers: each job is enqueued until an answer comes. Half of the jobs have a client-chosen id; the others get
+//! Producers: each job is enqueued until an answer comes, for as long as its id is remembered. Half of the jobs have a client-chosen id; the others get
 //! theirs from the server, and are given up when an unknown outcome has no id.
 
 use std::sync::Arc;
@@ -18,6 +18,9 @@ use crate::checker::history::{Event, Was, nanos};
 /// Share of jobs that are enqueued once more although there was an answer.
 const AGAIN: f64 = 0.03;
 const BATCH_MAX: usize = 32;
+/// Time after which a producer repeats an enqueue no more: within it the id of a job that has ended is remembered, so that
+/// the repeat is no new job.
+const REPEATS_MAX: Duration = Duration::from_secs(ringq::domain::limit::TOMBSTONE.as_secs() - 10);
 /// Pause between two batches, in paces: the batches hold as many jobs as the other producers send together.
 const BATCH_PAUSES: u32 = 4;
 /// Limit of calls of one producer that wait for their answer.
@@ -108,6 +111,7 @@ impl Producer {
             match self.enqueue(&mut asked).await {
                 (Outcome::Done, shard) => break shard,
                 (Outcome::GivenUp, _) => return,
+                (Outcome::Again, _) if begin.elapsed() > REPEATS_MAX => return,
                 (Outcome::Again, _) => pauses.pause(&mut self.random).await,
             }
         };
@@ -127,10 +131,10 @@ impl Producer {
 
     async fn batch(mut self, mut open: Vec<Asked>) {
         let doomed: Vec<u32> = open.iter().filter(|a| a.doomed).map(|a| a.job).collect();
-        let mut pauses = Pauses::new();
+        let (begin, mut pauses) = (Instant::now(), Pauses::new());
         loop {
             open = self.batch_enqueue(open).await;
-            if open.is_empty() {
+            if open.is_empty() || begin.elapsed() > REPEATS_MAX {
                 break;
             }
             pauses.pause(&mut self.random).await;
