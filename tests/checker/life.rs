@@ -110,6 +110,17 @@ impl Life {
         }
     }
 
+    /// Settles, by the list of dead letters, how a job ended whose ends its shard may have held back: after an ack that was
+    /// undone, its last attempt may have failed.
+    pub(super) fn end_as_listed(&mut self, is_dead: bool) {
+        let held_back = self.held_back_ends.last_mut().filter(|_| self.end.is_none());
+        if let Some(end) = held_back
+            && matches!(end.how, How::Buried | How::GivenUp) != is_dead
+        {
+            end.how = if is_dead { How::Buried } else { How::Acked };
+        }
+    }
+
     /// Keeps the first id. An id that is lost together with the ack that made it is replaced by another one the next
     /// time.
     pub(super) fn called(&mut self, id: &String, lasts: bool) {

@@ -59,15 +59,18 @@ pub(crate) fn check(jobs: u32, events: &[Event]) -> Verdict {
             judge(delivered, &mut lives, (&cuts, &forgotten), &mut verdict);
         }
     }
+    for event in events {
+        if let Event::DeadLetters { jobs } = event {
+            verdict.misfiled = misfiled(&lives, jobs);
+            let jobs: HashSet<u32> = jobs.iter().copied().collect();
+            let settle = |(job, life): (u32, &mut Life)| life.end_as_listed(jobs.contains(&job));
+            (0..).zip(&mut lives).for_each(settle);
+        }
+    }
     for (job, life) in (0..).zip(&lives) {
         life.judge(job, &mut verdict);
         if life.is_outdated() {
             verdict.outdated.push(job);
-        }
-    }
-    for event in events {
-        if let Event::DeadLetters { jobs } = event {
-            verdict.misfiled = misfiled(&lives, jobs);
         }
     }
     Repeats::read(events, &cuts, &forgotten).judge(&mut verdict);

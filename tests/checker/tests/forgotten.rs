@@ -226,3 +226,18 @@ fn an_extend_that_may_be_forgotten_keeps_no_lease() {
     assert!(repeated(vec![held_back(2900, 3300)]).sound());
     assert_eq!(repeated(vec![held_back(3700, 3900)]).overlap, [8]);
 }
+
+#[test]
+fn a_job_whose_last_ack_was_undone_may_be_a_dead_letter() {
+    let judged = |dead: Vec<u32>| {
+        let mut events = sound();
+        events.extend([lies_on(7, SHARD), held_back(1100, 1300)]);
+        events.extend((0..7).chain(8..super::JOBS).map(|job| lies_on(job, "s0")));
+        events.push(Event::DeadLetters { jobs: dead });
+        verdict(&events)
+    };
+    let (acked, dead, wrong) = (judged(vec![]), judged(vec![7]), judged(vec![8]));
+    assert_eq!((acked.acked, acked.buried, acked.misfiled), (50, 0, vec![]));
+    assert_eq!((dead.acked, dead.buried, dead.misfiled), (49, 1, vec![]));
+    assert_eq!((wrong.acked, wrong.buried, wrong.misfiled), (50, 0, vec![8]));
+}
