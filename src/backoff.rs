@@ -7,11 +7,11 @@ use rand::Rng as _;
 
 /// First and longest delay of a backoff.
 #[derive(Clone, Copy, Debug)]
-pub struct BackoffRange {
+pub(crate) struct BackoffRange {
     /// First delay.
-    pub min: Duration,
+    pub(crate) min: Duration,
     /// Longest delay.
-    pub max: Duration,
+    pub(crate) max: Duration,
 }
 
 /// Backoff of one series of failures.

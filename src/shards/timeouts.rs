@@ -22,7 +22,7 @@ pub struct ShardTimeouts {
     /// any call that began under those takes, see `call` and `retry_max`.
     pub ring_agreement: Duration,
     /// First and longest pause between two probes of a shard that is down; default 100 ms and 5 s.
-    pub probe_pauses: BackoffRange,
+    pub(crate) probe_pauses: BackoffRange,
 }
 
 // === impl ShardTimeouts ===
