@@ -91,7 +91,7 @@ impl DispatchCore {
     }
 
     /// Queues the adoption of the leases of the streams that this one continues. The stream is announced to the feeds
-    /// after the first lookup on every shard, or after [`FIRST_LOOKUP_MAX`].
+    /// after the first lookup on every shard, or after [`ADOPTION_WAIT_MAX`].
     fn queue_adoptions(&self, stream: &Arc<Stream>) {
         let (streams, opened) = (Arc::clone(&self.streams), Arc::clone(stream));
         let gate = AdoptionGate::new(move || streams.announce(&opened));

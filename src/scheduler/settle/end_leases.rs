@@ -1,5 +1,5 @@
 //! Ends of leases whose jobs did not succeed: writes and counts what follows. A worker ends a lease by a nack, which
-//! is in [`super::settle`]; a lease that runs out or whose stream breaks ends here.
+//! is in [`super`]; a lease that runs out or whose stream breaks ends here.
 
 use rand::Rng as _;
 

@@ -1,4 +1,4 @@
-//! Settles by workers: ack, nack and extend. Leases that no worker settles end in [`super::end_leases`].
+//! Settles by workers: ack, nack and extend. Leases that no worker settles end in `end_leases`.
 //!
 //! - `end_leases`: ends leases otherwise than by an ack, and without their workers
 //! - `crash_topic`: moves jobs that have crashed as often as they may to their crash topics
