@@ -194,8 +194,8 @@ impl Operator {
         state: ShardState,
         until: Option<Instant>,
     ) -> Result<ShardInfo, SetShardStateError> {
-        let scheduler = self.clone();
-        let set = async move { scheduler.set_state_of(name, state, until).await };
+        let operator = self.clone();
+        let set = async move { operator.set_state_of(name, state, until).await };
         Core::run_to_completion(set).await
     }
 

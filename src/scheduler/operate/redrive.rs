@@ -84,8 +84,8 @@ impl Operator {
         until: Option<Instant>,
     ) -> shards::Result<RedrivenJobs> {
         // A job that goes to another shard is written there and deleted here, whether or not its caller still waits.
-        let scheduler = self.clone();
-        Core::run_to_completion(async move { scheduler.redrive_all(redrive, until).await }).await
+        let operator = self.clone();
+        Core::run_to_completion(async move { operator.redrive_all(redrive, until).await }).await
     }
 
     async fn redrive_all(

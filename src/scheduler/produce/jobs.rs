@@ -34,8 +34,8 @@ impl Producer {
         key: JobKey,
         until: Option<Instant>,
     ) -> shards::Result<Option<State>> {
-        let scheduler = self.clone();
-        Core::run_to_completion(async move { scheduler.delete_one(key, until).await }).await
+        let producer = self.clone();
+        Core::run_to_completion(async move { producer.delete_one(key, until).await }).await
     }
 
     async fn delete_one(

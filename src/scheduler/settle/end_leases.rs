@@ -56,12 +56,12 @@ impl Settler {
         self.settle_ended(shard, staying, cause, &mut ended).await?;
         while !moving.is_empty() {
             let piece: Vec<_> = moving.drain(..moving.len().min(MOVES_MAX)).collect();
-            let (scheduler, here, cause) = (self.clone(), shard.clone(), cause.clone());
+            let (settler, here, cause) = (self.clone(), shard.clone(), cause.clone());
             // A job that is written to its crash topic is removed here, whether or not the caller still waits.
             let moved = Core::run_to_completion(async move {
-                let (copied, not_ended) = scheduler.copy_crashed(&here, piece, &cause).await?;
+                let (copied, not_ended) = settler.copy_crashed(&here, piece, &cause).await?;
                 let mut ended = EndLeasesResult { not_ended, ..EndLeasesResult::default() };
-                scheduler.settle_ended(&here, copied, &cause, &mut ended).await?;
+                settler.settle_ended(&here, copied, &cause, &mut ended).await?;
                 Ok(ended)
             });
             let EndLeasesResult { ended: over, ended_here, not_ended } = moved.await?;

@@ -115,10 +115,10 @@ impl Settler {
     /// Completes jobs; each result is for the item of its index. Follow-ups with ids of their own are written first,
     /// after the lease was checked; those without are part of the ack.
     pub async fn ack(&self, items: Vec<AckItem>) -> Vec<SettleResult> {
-        let scheduler = self.clone();
+        let settler = self.clone();
         Core::run_to_completion(async move {
-            let (split, mut results) = scheduler.split(items, |item| &item.receipt);
-            let settled = split.call(|shard, items| scheduler.ack_on_shard(shard, items)).await;
+            let (split, mut results) = settler.split(items, |item| &item.receipt);
+            let settled = split.call(|shard, items| settler.ack_on_shard(shard, items)).await;
             settled.for_each(|(index, settled)| results[index] = settled);
             results
         })
@@ -127,10 +127,10 @@ impl Settler {
 
     /// Ends attempts without success; each result is for the item of its index.
     pub async fn nack(&self, items: Vec<NackItem>) -> Vec<SettleResult> {
-        let scheduler = self.clone();
+        let settler = self.clone();
         Core::run_to_completion(async move {
-            let (split, mut results) = scheduler.split(items, |item| &item.receipt);
-            let settled = split.call(|shard, items| scheduler.nack_on_shard(shard, items)).await;
+            let (split, mut results) = settler.split(items, |item| &item.receipt);
+            let settled = split.call(|shard, items| settler.nack_on_shard(shard, items)).await;
             settled.for_each(|(index, settled)| results[index] = settled);
             results
         })
