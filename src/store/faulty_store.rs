@@ -69,6 +69,7 @@ pub(crate) struct FaultyStore {
     fault: watch::Sender<InjectedFault>,
     calls: AtomicUsize,
     enqueues: AtomicUsize,
+    reads: AtomicUsize,
     refusals: AtomicUsize,
     /// Earliest deadline among the jobs of the last enqueue.
     enqueue_deadline: Mutex<Option<Instant>>,
@@ -102,6 +103,7 @@ impl FaultyStore {
             fault: watch::Sender::new(InjectedFault::None),
             calls: AtomicUsize::new(0),
             enqueues: AtomicUsize::new(0),
+            reads: AtomicUsize::new(0),
             refusals: AtomicUsize::new(0),
             enqueue_deadline: Mutex::default(),
             claim_gate: Arc::new(Semaphore::new(1)),
@@ -144,6 +146,11 @@ impl FaultyStore {
     /// Returns the number of enqueue calls: no probe is one.
     pub(crate) fn enqueues(&self) -> usize {
         self.enqueues.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of reads for users.
+    pub(crate) fn reads(&self) -> usize {
+        self.reads.load(Ordering::Relaxed)
     }
 
     /// Returns the earliest deadline among the jobs of the last enqueue.
@@ -246,6 +253,7 @@ impl FaultyStore {
         &'a self,
         call: impl FnOnce(&'a SqliteStore) -> StoreFuture<'a, T> + Send + 'a,
     ) -> StoreFuture<'a, T> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         if *self.fault.borrow() == InjectedFault::HangsReads {
             self.calls.fetch_add(1, Ordering::Relaxed);
             return Box::pin(std::future::pending());

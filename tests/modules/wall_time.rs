@@ -8,11 +8,16 @@ use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 use syn::{BinOp, Block, Expr, Ident, Macro, ReturnType, Token};
 
-/// Folders with the tests of `make test`.
-const FOLDERS: [&str; 4] = ["tests/it", "tests/checker", "tests/modules", "tests/faults"];
+/// Folders with the tests of `make test`; the product's code has unit tests.
+const FOLDERS: [&str; 5] = ["tests/it", "tests/checker", "tests/modules", "tests/faults", "src"];
 
 /// Functions that may compare a measured time, each with its reason.
-const ALLOWED: [(&str, &str, &str); 0] = [];
+const ALLOWED: [(&str, &str, &str); 4] = [
+    ("src/scheduler/tests/test_ring.rs", "eventually", "a guard against hanging"),
+    ("src/metrics/process.rs", "this_process_has_plausible_numbers", "a day since the start"),
+    ("src/cli/work/environment.rs", "deadlines_are_rfc_3339", "ten seconds, of no call"),
+    ("src/cli/bench/round.rs", "due_times_fill_the_spread", "due times, which lie ahead"),
+];
 
 /// The one file of `tests/it` that calls `timeout`: its helpers are guards against hanging, or go on either way.
 const WAITS: &str = "tests/it/harness/time.rs";
@@ -74,6 +79,15 @@ struct Reader<'a> {
     measured: BTreeSet<String>,
     rates: BTreeSet<String>,
     found: BTreeSet<(String, &'static str)>,
+}
+
+/// Returns whether a test drives its clock from the start, so that it measures no wall time.
+fn drives_its_clock(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.parse_args_with(Punctuated::<syn::Meta, Token![,]>::parse_terminated).is_ok_and(
+            |arguments| arguments.iter().any(|argument| argument.path().is_ident("start_paused")),
+        )
+    })
 }
 
 impl Reader<'_> {
@@ -173,7 +187,9 @@ fn names_a_range(expr: &Expr) -> bool {
 
 impl Visit<'_> for Reader<'_> {
     fn visit_item_fn(&mut self, item: &syn::ItemFn) {
-        self.enter(&item.sig.ident, |reader| visit::visit_item_fn(reader, item));
+        if !drives_its_clock(&item.attrs) {
+            self.enter(&item.sig.ident, |reader| visit::visit_item_fn(reader, item));
+        }
     }
 
     fn visit_impl_item_fn(&mut self, item: &syn::ImplItemFn) {
@@ -254,9 +270,9 @@ fn no_test_limits_the_time_that_something_takes() {
     {
         let name = path.strip_prefix(root).unwrap().to_str().unwrap();
         for (function, limit) in limits(&std::fs::read_to_string(&path).unwrap()) {
-            // The load of a fault test gives up calls that a broken server never answers.
-            let is_wait =
-                limit == "`timeout`" && (name == WAITS || name.starts_with("tests/faults"));
+            // The load of a fault test gives up calls that a broken server never answers, and so does the product.
+            let may_wait = ["tests/faults", "src"].iter().any(|folder| name.starts_with(folder));
+            let is_wait = limit == "`timeout`" && (name == WAITS || may_wait);
             let allowed = ALLOWED.iter().find(|(file, of, _)| (*file, *of) == (name, &function));
             used.extend(allowed);
             if !is_wait && allowed.is_none() {
@@ -311,5 +327,10 @@ fn a_limit_of_a_measured_time_is_found() {
         "within(\"the event\", worker.next()).await;",
     ] {
         assert_eq!(found(free), BTreeSet::new(), "{free}");
+    }
+    let test = "async fn checks() { assert!(begun.elapsed() < millis(5)); }";
+    for (attribute, is_free) in [("(start_paused = true)", true), ("(worker_threads = 2)", false)] {
+        let found = limits(&format!("#[tokio::test{attribute}] {test}"));
+        assert_eq!(found.is_empty(), is_free, "{attribute}");
     }
 }

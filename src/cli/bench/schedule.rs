@@ -189,16 +189,15 @@ mod tests {
         let (taken, lasted) = turns(&paced, NONE).await;
         let ms = Duration::from_millis;
         assert_eq!(taken, [(0..10, ms(0)), (10..20, ms(100)), (20..25, ms(200))]);
-        assert!((ms(250)..ms(2000)).contains(&lasted), "{lasted:?}");
+        assert!(lasted >= ms(250), "{lasted:?}");
     }
 
     #[tokio::test]
     async fn late_calls_keep_their_scheduled_times() {
         let paced = plan(JobAmount::Time(Duration::from_secs(100)), 1, Some(0.02));
-        let (taken, lasted) = turns(&paced, Duration::from_secs(500)).await;
+        let (taken, _) = turns(&paced, Duration::from_secs(500)).await;
         let late = Duration::from_secs(50);
         assert_eq!(taken, [(0..1, NONE), (1..2, late)], "the third would come after the end");
-        assert!(lasted < Duration::from_secs(510), "nothing is waited for any more: {lasted:?}");
     }
 
     #[tokio::test]

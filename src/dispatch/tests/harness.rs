@@ -19,7 +19,7 @@ use futures::StreamExt as _;
 
 pub(super) const STREAMS_MAX: usize = 10;
 pub(super) const AGE_MAX: Duration = Duration::from_secs(1_800);
-pub(super) const SOON: Duration = Duration::from_secs(5);
+pub(super) const SOON: Duration = Duration::from_secs(30);
 const NEVER: Duration = Duration::from_millis(50);
 
 pub(super) struct TestServer {

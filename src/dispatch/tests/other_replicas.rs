@@ -14,7 +14,7 @@ use crate::store::{
     WritePrecondition, all_or_worst_error,
 };
 
-use super::harness::{TestServer, TestWorker, options, run_pending_tasks};
+use super::harness::{SOON, TestServer, TestWorker, options, run_pending_tasks};
 use super::*;
 
 /// Changes by another replica are made directly in the store, past the server.
@@ -62,7 +62,7 @@ impl TestServer {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        let waited = tokio::time::timeout(5 * SECOND, waiting).await;
+        let waited = tokio::time::timeout(SOON, waiting).await;
         assert!(waited.is_ok(), "{} jobs in flight", self.in_flight());
     }
 }
@@ -251,7 +251,7 @@ async fn no_number_of_topics_holds_up_claims() {
             server.advance_seconds(1).await;
         }
     };
-    tokio::time::timeout(20 * SECOND, found).await.unwrap();
+    tokio::time::timeout(SOON, found).await.unwrap();
 }
 
 #[tokio::test]

@@ -2,7 +2,9 @@
 
 use crate::domain::limit;
 
-use super::harness::{AGE_MAX, STREAMS_MAX, TestServer, options, pull_options, run_pending_tasks};
+use super::harness::{
+    AGE_MAX, SOON, STREAMS_MAX, TestServer, options, pull_options, run_pending_tasks,
+};
 use super::*;
 
 #[tokio::test]
@@ -143,8 +145,8 @@ async fn a_replica_that_drains_ends_its_streams_and_waits_for_what_they_hold() {
     tokio::pin!(idle);
     assert!(futures::poll!(idle.as_mut()).is_pending());
     server.ack(&sent).await;
-    tokio::time::timeout(SECOND, idle).await.unwrap();
-    tokio::time::timeout(SECOND, server.dispatcher.close()).await.unwrap();
+    tokio::time::timeout(SOON, idle).await.unwrap();
+    tokio::time::timeout(SOON, server.dispatcher.close()).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

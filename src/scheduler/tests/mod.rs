@@ -22,8 +22,8 @@ use crate::store::{self, Claim, JobRequest, StreamDemand, TopicDemand};
 use super::*;
 use test_ring::{TestRing, draft, draft_with_id, key, test_timeouts};
 
-/// Time limit of calls that fail at once; far longer than they take.
-const AT_ONCE: Duration = Duration::from_millis(150);
+/// Patience of a caller who would notice nothing of a wait that ends by it.
+const PATIENT: Duration = Duration::from_secs(86_400);
 
 fn per_shard(enqueued: &[AcceptedJob]) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
@@ -117,14 +117,14 @@ async fn a_dead_shard_costs_new_jobs_nothing_and_chosen_ids_of_its_arc_alone_are
         assert!(jobs.iter().all(|job| job.shard.as_str() != "s1"));
     }
     ring.until_down(1, true).await;
-    let begin = Instant::now();
+    let enqueues = ring.stores[1].enqueues();
     let mixed: Vec<_> = (0..200).map(|n| draft_with_id("t", &format!("id{n}"))).collect();
     for (result, draft) in ring.enqueue(mixed.clone()).await.iter().zip(&mixed) {
         let id = draft.id.as_ref().unwrap();
         let owner = ring.scheduler.shards().owner(&key("t", id.as_str())).unwrap();
         assert_eq!(unavailable(result), owner.name().as_str() == "s1", "{result:?}");
     }
-    assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
+    assert_eq!(ring.stores[1].enqueues(), enqueues, "nothing waits for it");
     ring.stores[1].set_fault(InjectedFault::None);
     ring.until_down(1, false).await;
     ring.enqueue_accepted(mixed).await;
@@ -245,10 +245,9 @@ async fn repeats_end_while_the_ring_that_named_their_shard_is_open() {
     let ring = TestRing::new(1);
     ring.stores[0].set_fault(InjectedFault::LosesReplies);
     let begin = Instant::now();
-    let result = ring.enqueue_for(Duration::from_secs(9), draft_with_id("t", "a")).await;
+    let result = ring.enqueue_for(PATIENT, draft_with_id("t", "a")).await;
     let took = begin.elapsed();
     assert!(result.is_err() && took >= test_timeouts().retry_max, "{took:?} {result:?}");
-    assert!(took < 4 * test_timeouts().retry_max, "{took:?}");
     let patience = crate::shards::ShardTimeouts::default();
     assert!(patience.call + patience.retry_max < patience.ring_agreement);
 }
@@ -293,9 +292,8 @@ async fn a_write_that_could_duplicate_a_job_is_not_retried() {
     for job in short.chain([job.clone(), replaces]) {
         let ring = TestRing::new(1);
         ring.stores[0].set_fault(InjectedFault::LosesReplies);
-        let begin = Instant::now();
-        let result = ring.enqueue_for(Duration::from_secs(9), job).await;
-        assert!(result.is_err() && begin.elapsed() < Duration::from_secs(5), "{result:?}");
+        let result = ring.enqueue_for(PATIENT, job).await;
+        assert!(result.is_err(), "{result:?}");
         assert_eq!(ring.stores[0].enqueues(), 1);
     }
     // Another ring: the circuit breaker of this one may be open by now, and what it refuses was surely not written.
@@ -399,19 +397,21 @@ async fn nothing_may_be_written_after_the_call_of_a_shard_was_given_up() {
 async fn a_hanging_shard_is_detected_and_then_adds_no_delay() {
     let ring = TestRing::new(4);
     ring.stores[3].set_fault(InjectedFault::Hangs);
-    let begin = Instant::now();
-    while !ring.scheduler.shards().all()[3].is_down() {
+    for round in 0.. {
+        if ring.scheduler.shards().all()[3].is_down() {
+            break;
+        }
+        assert!(round < 4, "it is noticed soon");
         let enqueues = (0..4).map(|_| ring.enqueue_for(test_timeouts().call, draft("t")));
         let results = futures::future::join_all(enqueues).await;
         let lost = results.iter().filter(|result| result.is_err()).count();
         assert!(lost <= 1, "only what lies on it waits: {results:?}");
     }
-    assert!(begin.elapsed() < 4 * test_timeouts().call, "{:?}", begin.elapsed());
-    let begin = Instant::now();
+    let enqueues = ring.stores[3].enqueues();
     for _ in 0..50 {
         ring.enqueue_accepted(vec![draft("t")]).await;
     }
-    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+    assert_eq!(ring.stores[3].enqueues(), enqueues, "no new job waits for it");
     ring.stores[3].set_fault(InjectedFault::None);
     ring.until_down(3, false).await;
 }

@@ -65,10 +65,15 @@ async fn a_list_names_who_is_missing_and_ends_all_the_same() {
         ring.enqueue_accepted(ring.owned_by(n, "t", 10)).await;
     }
     ring.stores[2].set_fault(InjectedFault::Hangs);
-    let begin = Instant::now();
     let list = all_of("t", State::Ready, 6);
-    let first = ring.scheduler.operator.list_jobs(list.clone()).await.unwrap();
-    assert!(begin.elapsed() < test_timeouts().call, "{:?}", begin.elapsed());
+    let hanging = ring.owned_by(2, "t", 1).remove(0).id.unwrap();
+    let first = tokio::select! {
+        biased;
+        first = ring.scheduler.operator.list_jobs(list.clone()) => first.unwrap(),
+        hung = ring.scheduler.producer.get(key("t", hanging.as_str()), false) => {
+            panic!("a list waits less long than a call: {hung:?}")
+        }
+    };
     assert_eq!((first.jobs.len(), &*first.unreachable), (6, &["s2".to_owned()][..]));
     let jobs: usize = pages(&ring, list.clone()).await.iter().map(|page| page.jobs.len()).sum();
     assert_eq!(jobs, 20);
@@ -101,16 +106,14 @@ async fn topic_stats_are_sums_and_report_missing_shards() {
     assert_eq!(names(1).await, ["lonely"]);
 
     ring.stores[1].set_fault(InjectedFault::Hangs);
-    let begin = Instant::now();
     let row = topic("t").await.unwrap().unwrap();
     assert_eq!((row.stats.ready, &*row.unreachable), (22, &["s1".to_owned()][..]));
     assert!(topic("lonely").await.is_err(), "it is unknown whether there is such a topic");
     assert_eq!(names(9).await, ["t"]);
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     ring.until_down(1, true).await;
-    let begin = Instant::now();
+    let reads = ring.stores[1].reads();
     assert_eq!(topic("t").await.unwrap().unwrap().stats.ready, 22);
-    assert!(begin.elapsed() < super::AT_ONCE, "{:?}", begin.elapsed());
+    assert_eq!(ring.stores[1].reads(), reads, "it is not asked any more");
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ use mirror::{WAYS, Ways};
 use run::Run;
 
 /// Seeds of an ordinary `cargo test`, and steps of each.
-const SEEDS: u64 = 15;
+const SEEDS: u64 = 10;
 const STEPS: u64 = 3_000;
 /// Steps after which every case must have been tried.
 const STEPS_TO_SEE_ALL: u64 = 30_000;
