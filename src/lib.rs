@@ -29,6 +29,8 @@ mod contract;
 #[cfg(feature = "server")]
 pub mod dispatch;
 #[cfg(feature = "server")]
+pub mod documents;
+#[cfg(feature = "server")]
 pub mod domain;
 #[cfg(feature = "server")]
 pub mod grpc;
@@ -43,8 +45,6 @@ mod log_limiter;
 #[cfg(feature = "server")]
 pub mod metrics;
 pub mod pb;
-#[cfg(feature = "server")]
-pub mod policies;
 #[cfg(feature = "server")]
 pub mod rpc;
 #[cfg(feature = "server")]

@@ -81,9 +81,9 @@ impl App {
         let fingerprint = format!("{:016x}", shards.fingerprint());
         tracing::info!(shards = shards.all().len(), fingerprint, "ring at start");
         let scheduler = Scheduler::new(shards, clock, metrics, replica);
-        scheduler.policies().read_all().await;
+        scheduler.documents().read_all().await;
         if let Some(file) = topics {
-            topic_file::apply_first(&file, scheduler.policies()).await;
+            topic_file::apply_first(&file, scheduler.documents()).await;
         }
         authenticator.keys_tried().await;
         Ok(App { config, authenticator, audit, scheduler, telemetry, tls, grpc, http })
@@ -119,8 +119,8 @@ impl App {
         let _following = follow_identities(&config, &authenticator, &audit);
         let topics = config.topics.clone();
         let topics = topics.map(|path| {
-            let (policies, metrics) = (scheduler.policies().clone(), scheduler.metrics().clone());
-            topic_file::follow(path, policies, metrics)
+            let (documents, metrics) = (scheduler.documents().clone(), scheduler.metrics().clone());
+            topic_file::follow(path, documents, metrics)
         });
         let _topics = topics.map(|follow| AbortOnDropHandle::new(tokio::spawn(follow)));
         let upkeep = quota_upkeep::run(scheduler.upkeep.clone(), authenticator.clone());

@@ -34,8 +34,8 @@ pub(super) struct RunningServer {
     dispatcher: Dispatcher,
     timers: Timer,
     timers_stop: CancellationToken,
-    /// Exchange of the policies of topics.
-    policies: TaskTracker,
+    /// Exchange of documents.
+    documents: TaskTracker,
     refresh: http::Refresh,
     health: grpc::GrpcHealth,
     ready: readiness::ReadinessSender,
@@ -58,7 +58,7 @@ impl RunningServer {
         let refresh =
             gauges::refresh(scheduler.operator.clone(), dispatcher.clone(), authenticator.clone());
         let timers_stop = CancellationToken::new();
-        let policies = scheduler.policies().follow(&timers_stop);
+        let documents = scheduler.documents().follow(&timers_stop);
         let timers = Timer::spawn(&scheduler.upkeep, &timers_stop);
         let health = grpc::GrpcHealth::new().await;
         let ready = readiness::ReadinessSender::new(Readiness::Starting);
@@ -70,7 +70,7 @@ impl RunningServer {
             dispatcher,
             timers,
             timers_stop,
-            policies,
+            documents,
             refresh,
             health,
             ready,
@@ -213,7 +213,7 @@ impl RunningServer {
         self.dispatcher.close().await;
         self.timers_stop.cancel();
         self.timers.stopped().await;
-        self.policies.wait().await;
+        self.documents.wait().await;
         self.scheduler.shards().close().await;
     }
 }

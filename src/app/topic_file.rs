@@ -8,8 +8,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, timeout};
 
 use crate::contract::topic_file::TopicFile;
+use crate::documents::{DocumentView, Documents, FilePolicies, FileRefusal};
 use crate::metrics::Metrics;
-use crate::policies::{FilePolicies, FileRefusal, Policies, PolicyView};
 
 /// Interval in which the file is compared with what is in force. It is read whole: that of a Kubernetes volume changes by a
 /// symbolic link.
@@ -28,9 +28,9 @@ pub(super) fn read(path: &Path) -> Result<FilePolicies, Vec<String>> {
 }
 
 /// Applies the file before the server serves, so that its first jobs get their settings, if the shards answer in time.
-pub(super) async fn apply_first(file: &FilePolicies, policies: &Policies) {
+pub(super) async fn apply_first(file: &FilePolicies, documents: &Documents) {
     // A failure is logged, and repeated, while the server serves.
-    if let Ok(Ok(changed)) = timeout(FIRST_MAX, policies.apply_file(file)).await {
+    if let Ok(Ok(changed)) = timeout(FIRST_MAX, documents.apply_file(file)).await {
         let (revision, topics) = (file.revision(), file.topics());
         tracing::info!(revision, topics, changed, "policies of topics are in force");
     }
@@ -38,7 +38,7 @@ pub(super) async fn apply_first(file: &FilePolicies, policies: &Policies) {
 
 /// Applies the file whenever it has changed, or was not in force yet. Mistakes are logged once, show in a metric, and change
 /// nothing.
-pub(super) async fn follow(path: PathBuf, policies: Policies, metrics: Metrics) {
+pub(super) async fn follow(path: PathBuf, documents: Documents, metrics: Metrics) {
     let mut checks = tokio::time::interval(CHECK_INTERVAL);
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut hangups = signal(SignalKind::hangup()).ok();
@@ -49,7 +49,7 @@ pub(super) async fn follow(path: PathBuf, policies: Policies, metrics: Metrics) 
             () = hung_up(&mut hangups) => {}
         }
         let file = read_beside(path.clone()).await;
-        let view = policies.view();
+        let view = documents.view();
         let problem = match &file {
             // Another server may have put another file in force.
             Ok(file)
@@ -57,7 +57,7 @@ pub(super) async fn follow(path: PathBuf, policies: Policies, metrics: Metrics) 
             {
                 None
             }
-            Ok(file) => match policies.apply_file(file).await {
+            Ok(file) => match documents.apply_file(file).await {
                 Ok(changed) => {
                     let (revision, topics) = (file.revision(), file.topics());
                     tracing::info!(revision, topics, changed, "policies of topics are in force");
@@ -79,8 +79,8 @@ pub(super) async fn follow(path: PathBuf, policies: Policies, metrics: Metrics) 
 
 /// Returns whether the file is in force. As long as nothing has changed since the last check nothing is compared.
 fn is_checked(
-    checked: Option<&Arc<PolicyView>>,
-    view: &Arc<PolicyView>,
+    checked: Option<&Arc<DocumentView>>,
+    view: &Arc<DocumentView>,
     file: &FilePolicies,
 ) -> bool {
     checked.is_some_and(|checked| Arc::ptr_eq(checked, view)) || file.is_in_force(view)

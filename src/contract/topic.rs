@@ -3,9 +3,9 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::dispatch::WorkerInfo;
+use crate::documents::DocumentView;
 use crate::domain::{Time, TopicName, TopicPattern};
 use crate::pb;
-use crate::policies::PolicyView;
 use crate::scheduler::TopicRow;
 use crate::store;
 
@@ -98,18 +98,18 @@ pub(crate) fn to_topic_stats(row: TopicRow, streams: &StreamCounts) -> pb::Topic
 }
 
 /// Converts a topic with the policies that are known at `now`.
-pub(crate) fn to_topic(topic: &store::TopicInfo, policies: &PolicyView, now: Time) -> pb::Topic {
-    topic_policy::to_topic(&topic.name, topic.create_time, policies, now)
+pub(crate) fn to_topic(topic: &store::TopicInfo, documents: &DocumentView, now: Time) -> pb::Topic {
+    topic_policy::to_topic(&topic.name, topic.create_time, documents, now)
 }
 
 /// Converts a row of a list of topics.
 pub(crate) fn to_topic_summary(
     row: TopicRow,
     streams: &StreamCounts,
-    policies: &PolicyView,
+    documents: &DocumentView,
     now: Time,
 ) -> pb::TopicSummary {
-    let topic = Some(to_topic(&row.topic, policies, now));
+    let topic = Some(to_topic(&row.topic, documents, now));
     pb::TopicSummary { topic, stats: Some(to_topic_stats(row, streams)) }
 }
 

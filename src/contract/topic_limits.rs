@@ -1,6 +1,6 @@
 //! Limits of topics on the jobs that enter them.
 
-use crate::policies::{Policies, PolicyView};
+use crate::documents::{DocumentView, Documents};
 use crate::scheduler::{AckItem, Draft};
 
 use super::{Checks, FieldPath, InvalidRequest};
@@ -10,11 +10,11 @@ use super::{Checks, FieldPath, InvalidRequest};
 /// # Errors
 /// TOO_LARGE.
 pub(crate) fn check_job(
-    policies: &Policies,
+    documents: &Documents,
     path: FieldPath<'_>,
     draft: &Draft,
 ) -> Result<(), InvalidRequest> {
-    match policies.any() {
+    match documents.any() {
         Some(view) => check(&view, path, draft),
         None => Ok(()),
     }
@@ -25,16 +25,16 @@ pub(crate) fn check_job(
 /// # Errors
 /// As of [`check_job`], of the first follow-up that is refused: nothing of the call is applied.
 pub(crate) fn check_follow_ups(
-    policies: &Policies,
+    documents: &Documents,
     items: &[AckItem],
 ) -> Result<(), InvalidRequest> {
-    let Some(view) = policies.any() else { return Ok(()) };
+    let Some(view) = documents.any() else { return Ok(()) };
     let path = FieldPath::ROOT.field("items.enqueue");
     let mut follow_ups = items.iter().flat_map(|item| &item.follow_ups);
     follow_ups.try_for_each(|draft| check(&view, path, draft))
 }
 
-fn check(view: &PolicyView, path: FieldPath<'_>, draft: &Draft) -> Result<(), InvalidRequest> {
+fn check(view: &DocumentView, path: FieldPath<'_>, draft: &Draft) -> Result<(), InvalidRequest> {
     let max = view.settings(&draft.topic).and_then(|settings| settings.max_payload_bytes);
     let bytes = draft.spec.payload.as_ref().map_or(0, |payload| payload.body.len());
     let mut checks = Checks::default();

@@ -1,8 +1,8 @@
 //! Settings and pauses of topics, as operators set and see them.
 
+use crate::documents::DocumentView;
 use crate::domain::{GroupName, Time, TopicName, TopicPause, TopicSettings, limit};
 use crate::pb;
-use crate::policies::PolicyView;
 use crate::scheduler::etag;
 
 use super::number::to_int64;
@@ -189,21 +189,22 @@ fn refuse_features(checks: &mut Checks, path: FieldPath<'_>, topic: &pb::Topic) 
 pub(crate) fn to_topic(
     name: &TopicName,
     created: Time,
-    policies: &PolicyView,
+    documents: &DocumentView,
     now: Time,
 ) -> pb::Topic {
-    let own = policies.of_topic(name).map(|policy| &**policy).filter(|policy| policy.is_live());
-    let in_force = policies.in_force(name);
+    let document = documents.document_of(name).filter(|document| document.is_live());
+    let own = document.and_then(|document| document.topic_policy());
+    let in_force = documents.in_force(name);
     let paused = own.filter(|policy| policy.is_paused(now)).and_then(|own| own.pause.as_ref());
     let state = if paused.is_some() { pb::TopicState::Paused } else { pb::TopicState::Active };
     let settings = in_force.and_then(|policy| policy.settings.clone()).unwrap_or_default();
-    let revision = in_force.and_then(|policy| policies.file_revision(policy)).map(to_int64);
+    let revision = in_force.and_then(|policy| documents.file_revision(policy)).map(to_int64);
     let topic = pb::Topic {
         name: name.as_str().to_owned(),
         state: state.into(),
         create_time: Some(to_timestamp(created)),
-        update_time: Some(to_timestamp(own.map_or(created, |own| own.update_time))),
-        etag: etag(own),
+        update_time: Some(to_timestamp(document.map_or(created, |own| own.update_time))),
+        etag: etag(document),
         pause_until: paused.and_then(|pause| pause.until).map(to_timestamp),
         pause_note: paused.map(|pause| pause.note.clone()).unwrap_or_default(),
         settings_from: in_force.map(|policy| policy.name.to_string()).unwrap_or_default(),

@@ -119,9 +119,9 @@ pub const TOPIC_TEXT_BYTES_MAX: usize = 1 << 10;
 /// Most topics and patterns with settings: every shard stores and every server knows all of them. A pattern serves any
 /// number of topics. Pauses take no place.
 pub const POLICIES_MAX: usize = 10_000;
-/// Most policies of which nothing is left, and that some shard does not have yet: while a shard is away for long, no more topics
-/// get settings. They are small.
-pub const POLICIES_FORGOTTEN_MAX: usize = 100_000;
+/// Most documents of which nothing is left, and that some shard does not have yet: while a shard is away for long, no more
+/// topics get settings. They are small.
+pub const DOCUMENTS_FORGOTTEN_MAX: usize = 100_000;
 /// Page size of `ListTopics` when none is given: all topics of most installations.
 pub const LIST_TOPICS_PAGE_DEFAULT: u32 = 100;
 /// Largest page of `ListGroups`: as of topics, each group is counted on every shard.
@@ -301,7 +301,7 @@ mod tests {
     /// Constants that no client reaches: internals of the server, names that operators choose, and defaults for absent
     /// values.
     const UNPUBLISHED: [&str; 25] = [
-        "POLICIES_FORGOTTEN_MAX",
+        "DOCUMENTS_FORGOTTEN_MAX",
         "STORED_JOB_BYTES",
         "SHARD_NAME_BYTES_MAX",
         "CONFIRMED_CALLS_MAX",

@@ -16,12 +16,13 @@
 //! - [`limit`]: every bound of the system, with its reason
 //! - [`stream_id`]: names of streams
 //! - [`time`]: instants in microseconds
-//! - [`topic_policy`]: what operators set for topics
+//! - [`document`]: small values that all shards store; [`topic_policy`]: what operators set for topics, one kind of them
 //! - [`turns`]: the order in which groups take turns
 
 pub mod ageing;
 pub mod conflict;
 pub mod credit;
+pub mod document;
 pub mod engine;
 pub mod explain;
 pub mod id;
@@ -42,6 +43,7 @@ pub mod turns;
 
 pub use ageing::PriorityAgeing;
 pub use conflict::{EnqueueOutcome, OnConflict};
+pub use document::{Document, DocumentContent, DocumentName};
 pub use id::{JobId, JobKey};
 pub use job::{Attempt, AttemptOutcome, Durability, Job, Payload, RetentionRule, Spec, State};
 pub use name::{GroupName, ShardName, TopicName};

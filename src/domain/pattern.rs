@@ -33,22 +33,6 @@ impl TopicPattern {
         }
     }
 
-    /// Parses what was stored: also the reserved name of [`TopicPattern::file_record`].
-    ///
-    /// # Errors
-    /// [`InvalidName`]: another version of ringq wrote it.
-    pub fn stored(text: &str) -> Result<TopicPattern, InvalidName> {
-        let record = TopicPattern::file_record();
-        if text == record.to_string() { Ok(record) } else { TopicPattern::parse(text) }
-    }
-
-    /// Returns the name under which the shards keep which file of topics is in force. Its prefix is reserved, so it
-    /// matches no topic.
-    #[must_use]
-    pub fn file_record() -> TopicPattern {
-        TopicPattern::Prefix("ringq.topics".to_owned())
-    }
-
     /// Returns whether the topic matches the pattern.
     #[must_use]
     pub fn matches(&self, topic: &TopicName) -> bool {

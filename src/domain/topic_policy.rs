@@ -1,7 +1,6 @@
 //! Policies of topics: what operators set for one topic, or for all topics that a pattern matches.
 //!
-//! A policy has a version, which rises with each change. All shards store all policies; of two versions the higher one
-//! counts, so that a shard that was away takes the newer one and cannot bring back a topic that was deleted meanwhile.
+//! A policy is the content of a [document](super::document).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -80,8 +79,6 @@ pub enum PolicySource {
 pub struct TopicPolicy {
     /// Topic or pattern.
     pub name: TopicPattern,
-    /// Version: higher than each that any shard had before it, of whatever name.
-    pub version: u64,
     /// Settings; `None`: those of the longest pattern that matches, if any. A policy that only pauses a topic has none.
     pub settings: Option<TopicSettings>,
     /// Origin of the settings.
@@ -90,15 +87,8 @@ pub struct TopicPolicy {
     pub pause: Option<TopicPause>,
     /// Paused groups, with the reasons for people; `None`: the jobs without a group.
     pub paused_groups: BTreeMap<Option<GroupName>, String>,
-    /// True: the topic was deleted. Like any policy of which nothing is left, it is kept until all shards have it, so that an
-    /// older version, which a shard that was away may have, does not come back.
-    pub is_deleted: bool,
-    /// The file in force; of [`TopicPattern::file_record`] only.
-    pub file: Option<FileRecord>,
-    /// Time at which the policy, or the one before its deletion, was created.
+    /// Time at which the policy was created.
     pub create_time: Time,
-    /// Time of the last change.
-    pub update_time: Time,
 }
 
 /// The file of topics that is in force.
@@ -112,10 +102,10 @@ pub struct FileRecord {
     pub former: Option<u64>,
 }
 
-/// Effect of a policy on what a shard itself does.
+/// Effect of the policy of a topic on what a shard itself does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyEffect {
-    /// The jobs of the topic are delivered. Also of patterns, which no shard looks at.
+    /// The jobs of the topic are delivered.
     Deliver,
     /// They are not delivered until that time by the store's clock; `None`: not until the next policy.
     Pause {
@@ -141,20 +131,16 @@ impl TopicSettings {
 // === impl TopicPolicy ===
 
 impl TopicPolicy {
-    /// Returns a policy without settings, of no version yet.
+    /// Returns a policy without settings.
     #[must_use]
     pub fn new(name: TopicPattern, now: Time) -> TopicPolicy {
         TopicPolicy {
             name,
-            version: 0,
             settings: None,
             source: PolicySource::Rpc,
             pause: None,
             paused_groups: BTreeMap::new(),
-            is_deleted: false,
-            file: None,
             create_time: now,
-            update_time: now,
         }
     }
 
@@ -170,21 +156,20 @@ impl TopicPolicy {
     /// Returns whether delivery is stopped at `now`.
     #[must_use]
     pub fn is_paused(&self, now: Time) -> bool {
-        let pause = self.pause.as_ref().filter(|_| !self.is_deleted);
-        pause.is_some_and(|pause| pause.until.is_none_or(|until| until > now))
+        self.pause.as_ref().is_some_and(|pause| pause.until.is_none_or(|until| until > now))
     }
 
     /// Returns whether delivery of the jobs of a group is stopped at `now`, by its pause or that of the topic.
     #[must_use]
     pub fn is_group_paused(&self, group: &Option<GroupName>, now: Time) -> bool {
-        self.is_paused(now) || !self.is_deleted && self.paused_groups.contains_key(group)
+        self.is_paused(now) || self.paused_groups.contains_key(group)
     }
 
     /// Returns the weights and pauses of groups: each group once, with its weight and whether it is paused.
     #[must_use]
     pub fn groups(&self) -> BTreeMap<Option<GroupName>, (u8, bool)> {
         let mut groups = BTreeMap::new();
-        if self.is_deleted || self.topic().is_none() {
+        if self.topic().is_none() {
             return groups;
         }
         let weights = self.settings.iter().flat_map(|settings| &settings.group_weights);
@@ -195,17 +180,16 @@ impl TopicPolicy {
         groups
     }
 
-    /// Returns whether anything is left of the policy but its version.
+    /// Returns whether anything is left of the policy.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        let has_any = self.settings.is_some() || self.pause.is_some() || self.file.is_some();
-        !self.is_deleted && (has_any || !self.paused_groups.is_empty())
+        self.settings.is_some() || self.pause.is_some() || !self.paused_groups.is_empty()
     }
 
     /// Returns whether it takes one of the [`limit::POLICIES_MAX`](super::limit::POLICIES_MAX) places.
     #[must_use]
     pub fn has_settings(&self) -> bool {
-        self.settings.is_some() && !self.is_deleted
+        self.settings.is_some()
     }
 
     /// Returns whether its settings are those of a file.
@@ -225,22 +209,10 @@ impl TopicPolicy {
     #[must_use]
     pub fn effect(&self) -> PolicyEffect {
         match &self.pause {
-            _ if self.is_deleted => PolicyEffect::Forget,
             Some(pause) => PolicyEffect::Pause { until: pause.until },
             None if self.is_live() => PolicyEffect::Deliver,
             None => PolicyEffect::Release,
         }
-    }
-
-    /// Returns whether the policy counts where `other` is known: it has the higher version, or an equal one that was
-    /// decided elsewhere at the same moment and differs. Then the later one counts, by time and by text.
-    #[must_use]
-    pub fn replaces(&self, other: &TopicPolicy) -> bool {
-        let rank = |policy: &TopicPolicy| (policy.version, policy.update_time);
-        rank(self) > rank(other)
-            || rank(self) == rank(other)
-                && self != other
-                && format!("{self:?}") > format!("{other:?}")
     }
 }
 
@@ -248,19 +220,8 @@ impl TopicPolicy {
 mod tests {
     use super::*;
 
-    fn policy(version: u64) -> TopicPolicy {
-        let name = TopicPattern::parse("orders").unwrap();
-        TopicPolicy { version, ..TopicPolicy::new(name, Time(1)) }
-    }
-
-    #[test]
-    fn the_higher_version_counts_and_of_two_equal_ones_always_the_same() {
-        assert!(policy(2).replaces(&policy(1)) && !policy(1).replaces(&policy(2)));
-        assert!(!policy(1).replaces(&policy(1)), "nothing is news");
-        let later = TopicPolicy { update_time: Time(2), ..policy(1) };
-        assert!(later.replaces(&policy(1)) && !policy(1).replaces(&later));
-        let other = TopicPolicy { is_deleted: true, ..policy(1) };
-        assert_ne!(other.replaces(&policy(1)), policy(1).replaces(&other));
+    fn policy() -> TopicPolicy {
+        TopicPolicy::new(TopicPattern::parse("orders").unwrap(), Time(1))
     }
 
     #[test]
@@ -270,7 +231,7 @@ mod tests {
         let settings = TopicSettings { group_weights: weights.into(), ..TopicSettings::default() };
         let paused = [group("b"), group("c"), None].map(|group| (group, String::new()));
         let policy =
-            TopicPolicy { settings: Some(settings), paused_groups: paused.into(), ..policy(1) };
+            TopicPolicy { settings: Some(settings), paused_groups: paused.into(), ..policy() };
         let want = [
             (None, (1, true)),
             (group("a"), (3, false)),
@@ -278,19 +239,16 @@ mod tests {
             (group("c"), (1, true)),
         ];
         assert_eq!(policy.groups(), want.into());
-        assert!(TopicPolicy { is_deleted: true, ..policy }.groups().is_empty());
     }
 
     #[test]
     fn a_pause_ends_at_its_time() {
         let paused = |until: Option<i64>| TopicPolicy {
             pause: Some(TopicPause { until: until.map(Time), note: String::new() }),
-            ..policy(1)
+            ..policy()
         };
-        assert!(!policy(1).is_paused(Time(5)));
+        assert!(!policy().is_paused(Time(5)));
         assert!(paused(None).is_paused(Time(5)) && paused(Some(6)).is_paused(Time(5)));
         assert!(!paused(Some(5)).is_paused(Time(5)), "from that time on it delivers");
-        let deleted = TopicPolicy { is_deleted: true, ..paused(None) };
-        assert_eq!((deleted.is_paused(Time(5)), deleted.effect()), (false, PolicyEffect::Forget));
     }
 }

@@ -67,7 +67,7 @@ impl AdminHandler {
     fn facts(&self, access: &CallAccess, found: FoundJob) -> ExplainFacts {
         let FoundJob { explained, ageing, attempts_max, other_servers } = found;
         let job = &explained.job;
-        let policy = self.operator.policies().of_topic(&job.key.topic);
+        let policy = self.operator.documents().of_topic(&job.key.topic);
         let group = &job.spec.group;
         let note = policy.as_ref().and_then(|policy| policy.paused_groups.get(group).cloned());
         let group_paused = note.map(|note| GroupPause {

@@ -111,7 +111,7 @@ impl QueueHandler {
             let draft = draft?;
             access.touch(&draft.topic)?;
             may_move(access, &draft, "retry.crash_topic")?;
-            topic_limits::check_job(self.producer.policies(), FieldPath::ROOT, &draft)?;
+            topic_limits::check_job(self.producer.documents(), FieldPath::ROOT, &draft)?;
             Ok(draft)
         };
         let slots: Vec<_> =
@@ -145,7 +145,7 @@ impl QueueService for QueueHandler {
         access.touch(&draft.topic).map_err(|error| error.with_field("job.topic"))?;
         may_move(&access, &draft, "job.retry.crash_topic")?;
         let path = FieldPath::ROOT.field("job");
-        topic_limits::check_job(self.producer.policies(), path, &draft)?;
+        topic_limits::check_job(self.producer.documents(), path, &draft)?;
         let topic = span.map(|_| draft.topic.clone());
         let drafts = vec![draft];
         let admitted = AdmittedJobs::admit(&self.authenticator, access.caller(), &drafts).await?;
@@ -298,7 +298,7 @@ impl QueueService for QueueHandler {
         let key = |shard: &_| self.settler.receipt_key(shard);
         let items = settle::ack(request, self.context(&metadata, own.as_deref()), key)?;
         may_follow_up(&access, &items)?;
-        topic_limits::check_follow_ups(self.producer.policies(), items.valid())?;
+        topic_limits::check_follow_ups(self.producer.documents(), items.valid())?;
         let (items, receipts) = self.settled(&access, items, |item| &item.receipt);
         describe_settles(span, items.iter().map(|item| &item.receipt));
         let follow_ups = FollowUps::take(&self.authenticator, access.caller(), &items);

@@ -10,10 +10,10 @@ use crate::contract::topic::{self, StreamCounts, to_topic, to_topic_stats, to_to
 use crate::contract::topic_policy::TopicDeletion;
 use crate::contract::{list, purge, topic_policy};
 use crate::dispatch::Dispatcher;
+use crate::documents::{DocumentChangeError, SettingsRoom};
 use crate::domain::{CrashTopic, TopicName, TopicPattern, TopicSettings};
 use crate::pb;
 use crate::pb::topic_service_server::TopicService;
-use crate::policies::{ChangedPolicy, PolicyChangeError, SettingsRoom};
 use crate::rpc::Rpc;
 use crate::scheduler::{GroupRows, Operator, TopicChange, TopicRow};
 
@@ -63,18 +63,19 @@ impl TopicsHandler {
         name: &TopicName,
         changed: TopicChange,
     ) -> Result<(pb::Topic, Vec<String>), Status> {
-        let ChangedPolicy { policy, missing } = changed.map_err(|error| {
-            if let (PolicyChangeError::NoRoom(Some(_)), Some(meter)) =
+        let missing = changed.map_err(|error| {
+            if let (DocumentChangeError::NoRoom(Some(_)), Some(meter)) =
                 (&error, access.caller().meter())
             {
                 meter.count_refusal(QuotaKind::TopicSettings);
             }
             RpcError::of_topic(error, name)
         })?;
-        let (view, now) = (self.operator.policies().view(), self.operator.clock().now());
+        let (view, now) = (self.operator.documents().view(), self.operator.clock().now());
         // The topic may be older than its policy. The change is done, whether or not that can be read.
         let row = self.operator.topic(name.clone()).await.ok().flatten();
-        let created = row.map_or(policy.create_time, |row| row.topic.create_time);
+        let created = view.of_topic(name).map_or(now, |policy| policy.create_time);
+        let created = row.map_or(created, |row| row.topic.create_time);
         let topic = topic_policy::to_topic(name, created, &view, now);
         Ok((topic, missing))
     }
@@ -208,7 +209,7 @@ impl TopicService for TopicsHandler {
     ) -> Result<Response<pb::GetTopicResponse>, Status> {
         let access = CallAccess::of(request.extensions(), Rpc::GetTopic)?;
         let row = self.row(&access, topic::get_topic(&request.into_inner())?).await?;
-        let (view, now) = (self.operator.policies().view(), self.operator.clock().now());
+        let (view, now) = (self.operator.documents().view(), self.operator.clock().now());
         let topic = Some(to_topic(&row.topic, &view, now));
         Ok(Response::new(pb::GetTopicResponse { topic }))
     }
@@ -223,7 +224,7 @@ impl TopicService for TopicsHandler {
         let (rows, next) = self.shown_rows(&access, page).await?;
         let token = next.map(|place| list::to_topics_token(&prefix, &place));
         let streams = StreamCounts::of(self.dispatcher.workers());
-        let (view, now) = (self.operator.policies().view(), self.operator.clock().now());
+        let (view, now) = (self.operator.documents().view(), self.operator.clock().now());
         let rows = rows.into_iter();
         let topics = rows.map(|row| to_topic_summary(row, &streams, &view, now)).collect();
         let next_page_token = token.unwrap_or_default();
@@ -271,8 +272,8 @@ impl TopicService for TopicsHandler {
         let (topic, group, note) = topic_policy::pause_group(request.into_inner())?;
         access.touch_existing(&topic)?;
         let changed = self.operator.set_group_pause(topic.clone(), group, Some(note), until).await;
-        let changed = changed.map_err(|error| RpcError::of_topic(error, &topic))?;
-        Ok(Response::new(pb::PauseGroupResponse { unreachable_shards: changed.missing }))
+        let unreachable_shards = changed.map_err(|error| RpcError::of_topic(error, &topic))?;
+        Ok(Response::new(pb::PauseGroupResponse { unreachable_shards }))
     }
 
     async fn resume_group(
@@ -284,8 +285,8 @@ impl TopicService for TopicsHandler {
         let (topic, group) = topic_policy::resume_group(&request.into_inner())?;
         access.touch_existing(&topic)?;
         let changed = self.operator.set_group_pause(topic.clone(), group, None, until).await;
-        let changed = changed.map_err(|error| RpcError::of_topic(error, &topic))?;
-        Ok(Response::new(pb::ResumeGroupResponse { unreachable_shards: changed.missing }))
+        let unreachable_shards = changed.map_err(|error| RpcError::of_topic(error, &topic))?;
+        Ok(Response::new(pb::ResumeGroupResponse { unreachable_shards }))
     }
 
     async fn list_groups(

@@ -35,12 +35,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::documents::Documents;
 use crate::domain::ring::ShardState;
 use crate::domain::{
     Durability, ReceiptKey, RetryOverrides, RetryPolicy, ShardName, Time, TopicName, limit,
 };
 use crate::metrics::Metrics;
-use crate::policies::Policies;
 use crate::shards::{self, Shard, Shards};
 use crate::store::LeaseEvent;
 
@@ -82,7 +82,7 @@ pub struct Core {
 
 struct CoreInner {
     shards: Shards,
-    policies: Policies,
+    documents: Documents,
     clock: Clock,
     metrics: Metrics,
     rates: Rates,
@@ -126,10 +126,10 @@ impl Scheduler {
         metrics: Metrics,
         replica: ReplicaIdentity,
     ) -> Scheduler {
-        let policies = Policies::new(shards.clone(), clock.clone());
+        let documents = Documents::new(shards.clone(), clock.clone());
         let inner = CoreInner {
             shards,
-            policies,
+            documents,
             clock,
             metrics,
             rates: Rates::new(),
@@ -198,10 +198,10 @@ impl Core {
         &self.inner.metrics
     }
 
-    /// Returns the policies of topics.
+    /// Returns the documents, such as the policies of topics.
     #[must_use]
-    pub fn policies(&self) -> &Policies {
-        &self.inner.policies
+    pub fn documents(&self) -> &Documents {
+        &self.inner.documents
     }
 
     /// Returns the key of the receipts of a shard; `None`: the shard was not reached yet, or is not configured here.
@@ -213,16 +213,16 @@ impl Core {
     /// Returns the retry policy of a job of `topic` with the overrides `over`: server, then topic, then job.
     #[must_use]
     pub fn retry_policy(&self, topic: &TopicName, over: Option<&RetryOverrides>) -> RetryPolicy {
-        let policies = self.inner.policies.any();
-        let settings = policies.as_ref().and_then(|policies| policies.settings(topic));
+        let documents = self.inner.documents.any();
+        let settings = documents.as_ref().and_then(|documents| documents.settings(topic));
         let of_topic = settings.map(|settings| &settings.retry);
         RetryPolicy::default().merge(of_topic).merge(over)
     }
 
     /// Returns the retention of dead letters of `topic`.
     fn dead_retention(&self, topic: &TopicName) -> Duration {
-        let policies = self.inner.policies.any();
-        let settings = policies.as_ref().and_then(|policies| policies.settings(topic));
+        let documents = self.inner.documents.any();
+        let settings = documents.as_ref().and_then(|documents| documents.settings(topic));
         settings.and_then(|settings| settings.dead_retention).unwrap_or(limit::DEAD_RETENTION)
     }
 

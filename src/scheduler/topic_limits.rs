@@ -20,8 +20,8 @@ pub(super) struct TopicLimits {
 impl Core {
     /// Returns the limits that the topic has on the shard.
     pub(super) fn topic_limits(&self, topic: &TopicName, shard: &Shard) -> TopicLimits {
-        let policies = self.inner.policies.any();
-        let settings = policies.as_ref().and_then(|policies| policies.settings(topic));
+        let documents = self.inner.documents.any();
+        let settings = documents.as_ref().and_then(|documents| documents.settings(topic));
         let Some(settings) = settings else { return TopicLimits::default() };
         let share = |max: Option<u64>| max.map(|max| self.inner.shards.share(shard, max));
         TopicLimits {
@@ -32,14 +32,14 @@ impl Core {
 
     /// Returns [`Enqueue::max_bytes`] of a job that no limit holds back: it counts where its topic limits the bytes.
     pub(super) fn only_counted(&self, topic: &TopicName) -> Option<u64> {
-        let policies = self.inner.policies.any()?;
-        policies.settings(topic)?.max_stored_bytes.map(|_| u64::MAX)
+        let documents = self.inner.documents.any()?;
+        documents.settings(topic)?.max_stored_bytes.map(|_| u64::MAX)
     }
 
     /// Returns what the topic does with a job for which it has no room.
     pub(super) fn on_full(&self, topic: &TopicName) -> OverflowPolicy {
-        let policies = self.inner.policies.any();
-        let settings = policies.as_ref().and_then(|policies| policies.settings(topic));
+        let documents = self.inner.documents.any();
+        let settings = documents.as_ref().and_then(|documents| documents.settings(topic));
         settings.map_or(OverflowPolicy::Reject, |settings| settings.on_full)
     }
 }

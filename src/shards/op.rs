@@ -71,9 +71,9 @@ ops! {
     Usage = "usage", InternalRead;
     Heartbeat = "heartbeat", Write;
     SetState = "set_state", Write;
-    WritePolicies = "write_policies", Write;
-    Policies = "policies", InternalRead;
-    ForgetPolicies = "forget_policies", Write;
+    WriteDocuments = "write_documents", Write;
+    Documents = "documents", InternalRead;
+    ForgetDocuments = "forget_documents", Write;
 }
 
 impl From<&Command> for Op {

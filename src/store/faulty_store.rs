@@ -16,9 +16,9 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, PriorityAgeing, ReceiptKey, ShardName, Time, TopicName};
 use crate::store::sqlite::{Config, Database, SqliteStore};
 use crate::store::{
-    Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage,
-    JobRequest, LeaseQuery, LeaseQueryResult, LeavingJobs, ListPage, ListQuery, PoliciesPage,
-    PolicyRemoval, PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult,
+    Claim, ClaimResult, DocumentRemoval, DocumentWrite, DocumentWriteResult, DocumentsPage, Error,
+    EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage, JobRequest, LeaseQuery,
+    LeaseQueryResult, LeavingJobs, ListPage, ListQuery, PruneResult, PruneTopicsResult,
     ReplicaHeartbeat, RequestResult, RoomQuery, ShardEvent, ShardEvents, ShardGroupStats,
     ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store,
     StoreFuture, StoreInfo, StoreUsage, TopicInfo,
@@ -468,24 +468,24 @@ impl Store for FaultyStore {
         self.call_store(move |store| store.set_state(state, until))
     }
 
-    fn write_policies(
+    fn write_documents(
         &self,
-        policies: Vec<PolicyWrite>,
+        documents: Vec<DocumentWrite>,
         until: Option<Instant>,
-    ) -> StoreFuture<'_, Vec<PolicyWriteResult>> {
-        self.call_store(move |store| store.write_policies(policies, until))
+    ) -> StoreFuture<'_, Vec<DocumentWriteResult>> {
+        self.call_store(move |store| store.write_documents(documents, until))
     }
 
-    fn policies(&self, after: u64, limit: usize) -> StoreFuture<'_, PoliciesPage> {
-        self.call_store(move |store| store.policies(after, limit))
+    fn documents(&self, after: u64, limit: usize) -> StoreFuture<'_, DocumentsPage> {
+        self.call_store(move |store| store.documents(after, limit))
     }
 
-    fn forget_policies(
+    fn forget_documents(
         &self,
-        removal: PolicyRemoval,
+        removal: DocumentRemoval,
         until: Option<Instant>,
     ) -> StoreFuture<'_, bool> {
-        self.call_store(move |store| store.forget_policies(removal, until))
+        self.call_store(move |store| store.forget_documents(removal, until))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -46,13 +46,14 @@ pub use error::Error;
 pub use lease_event::{LeaseEvent, RevokeReason};
 pub use shard_events::{EventKind, ShardEvent, ShardEvents};
 pub use values::{
-    Claim, ClaimResult, DataLoss, ExplainedJob, GroupSetting, GroupsQuery, Heartbeat, IdsPage,
-    JobRequest, JobSum, LeaseQuery, LeaseQueryResult, LeaseRef, LeasedJob, LeavingJobs, ListCursor,
-    ListEntry, ListPage, ListQuery, PoliciesPage, PolicyHorizon, PolicyRemoval, PolicyWrite,
-    PolicyWriteResult, PruneResult, PruneTopicsResult, RecordCounts, ReplicaHeartbeat,
-    RequestResult, RoomQuery, RunningLease, ShardGroupStats, ShardIdentity, ShardProblem,
-    ShardStatus, ShardTopicStats, SharedState, StatsOptions, StoreInfo, StoreUsage, StoredPolicy,
-    StreamDemand, TopicDemand, TopicInfo, TopicLeases, TopicRemainder, WriteDurability,
+    Claim, ClaimResult, DataLoss, DocumentHorizon, DocumentRemoval, DocumentWrite,
+    DocumentWriteResult, DocumentsPage, ExplainedJob, GroupSetting, GroupsQuery, Heartbeat,
+    IdsPage, JobRequest, JobSum, LeaseQuery, LeaseQueryResult, LeaseRef, LeasedJob, LeavingJobs,
+    ListCursor, ListEntry, ListPage, ListQuery, PruneResult, PruneTopicsResult, RecordCounts,
+    ReplicaHeartbeat, RequestResult, RoomQuery, RunningLease, ShardGroupStats, ShardIdentity,
+    ShardProblem, ShardStatus, ShardTopicStats, SharedState, StatsOptions, StoreInfo, StoreUsage,
+    StoredDocument, StreamDemand, TopicDemand, TopicEffect, TopicInfo, TopicLeases, TopicRemainder,
+    WriteDurability,
 };
 
 /// Result of a store call.
@@ -174,25 +175,26 @@ pub trait Store: Send + Sync {
     /// `until` is the deadline of the caller.
     fn set_state(&self, state: ShardState, until: Option<Instant>) -> StoreFuture<'_, ()>;
 
-    /// Stores policies of topics, each if the shard has the expected version, and applies their effects in the same
-    /// write: a paused topic or group is not claimed from, and wakes its subscribers when it resumes; a topic that is delivered or
-    /// paused by a policy exists, and stays without jobs, too, until another policy releases or forgets it. One that is forgotten
-    /// with jobs goes as soon as it is empty, unless a new job came. Subscribers receive [`ShardEvent::PoliciesChanged`]. `until` is the deadline of the caller.
-    fn write_policies(
+    /// Stores documents, each if the shard has the expected version, and applies their effects in the same write: a
+    /// paused topic or group is not claimed from, and wakes its subscribers when it resumes; a topic that is delivered or
+    /// paused by a policy exists, and stays without jobs, too, until another policy releases or forgets it. One that is
+    /// forgotten with jobs goes as soon as it is empty, unless a new job came. Subscribers receive
+    /// [`ShardEvent::DocumentsChanged`]. `until` is the deadline of the caller.
+    fn write_documents(
         &self,
-        policies: Vec<PolicyWrite>,
+        documents: Vec<DocumentWrite>,
         until: Option<Instant>,
-    ) -> StoreFuture<'_, Vec<PolicyWriteResult>>;
+    ) -> StoreFuture<'_, Vec<DocumentWriteResult>>;
 
-    /// Returns at most `limit` policies that were stored after the change with number `after`, in the order of their
+    /// Reads at most `limit` documents that were stored after the change with number `after`, in the order of their
     /// changes.
-    fn policies(&self, after: u64, limit: usize) -> StoreFuture<'_, PoliciesPage>;
+    fn documents(&self, after: u64, limit: usize) -> StoreFuture<'_, DocumentsPage>;
 
-    /// Removes policies that release or forget their topic, and raises the horizon, if the shard has the last change and the
+    /// Removes documents of which nothing is left, and raises the horizon, if the shard has the last change and the
     /// horizon that the caller has read; returns whether it has. `until` is the deadline of the caller.
-    fn forget_policies(
+    fn forget_documents(
         &self,
-        removal: PolicyRemoval,
+        removal: DocumentRemoval,
         until: Option<Instant>,
     ) -> StoreFuture<'_, bool>;
 

@@ -33,8 +33,8 @@ pub enum ShardEvent {
     },
     /// The state of the shard was set.
     StateSet,
-    /// Policies of topics were stored.
-    PoliciesChanged,
+    /// Documents were stored.
+    DocumentsChanged,
     /// The subscription to the shard is lost: the shard may be gone.
     Disconnected,
     /// Another replica has ended or changed leases of this replica.
@@ -54,8 +54,8 @@ pub enum EventKind {
     Upkeep,
     /// [`ShardEvent::StateSet`] and [`ShardEvent::Disconnected`].
     Shard,
-    /// [`ShardEvent::PoliciesChanged`].
-    Policies,
+    /// [`ShardEvent::DocumentsChanged`].
+    Documents,
 }
 
 /// Sends the events of one shard to its subscribers.
@@ -65,7 +65,7 @@ pub struct ShardEvents {
     leases: Sender<ShardEvent>,
     upkeep: Sender<ShardEvent>,
     shard: Sender<ShardEvent>,
-    policies: Sender<ShardEvent>,
+    documents: Sender<ShardEvent>,
 }
 
 // === impl ShardEvents ===
@@ -76,7 +76,7 @@ impl ShardEvents {
     pub fn new() -> ShardEvents {
         let sender = || Sender::new(BEHIND_MAX);
         let (jobs, leases, upkeep, shard) = (sender(), sender(), sender(), sender());
-        ShardEvents { jobs, leases, upkeep, shard, policies: sender() }
+        ShardEvents { jobs, leases, upkeep, shard, documents: sender() }
     }
 
     /// Subscribes to later events of one kind.
@@ -93,14 +93,14 @@ impl ShardEvents {
             ShardEvent::Lease(_) => EventKind::Leases,
             ShardEvent::UpkeepDue { .. } => EventKind::Upkeep,
             ShardEvent::StateSet | ShardEvent::Disconnected => EventKind::Shard,
-            ShardEvent::PoliciesChanged => EventKind::Policies,
+            ShardEvent::DocumentsChanged => EventKind::Documents,
             ShardEvent::EventsMissed => return self.send_missed(),
         };
         let _ = self.sender(about).send(event);
     }
 
     fn send_missed(&self) {
-        for sender in [&self.jobs, &self.leases, &self.upkeep, &self.shard, &self.policies] {
+        for sender in [&self.jobs, &self.leases, &self.upkeep, &self.shard, &self.documents] {
             let _ = sender.send(ShardEvent::EventsMissed);
         }
     }
@@ -111,7 +111,7 @@ impl ShardEvents {
             EventKind::Leases => &self.leases,
             EventKind::Upkeep => &self.upkeep,
             EventKind::Shard => &self.shard,
-            EventKind::Policies => &self.policies,
+            EventKind::Documents => &self.documents,
         }
     }
 }

@@ -6,7 +6,7 @@ local function report(...) found[#found + 1] = table.concat({ ... }, ' ') end
 -- Kinds of keys that may be left, by the part before the first colon of the name.
 local MAY_BE = { topics = 1, claims = 1, topic = 1, jobs = 1, more = 1, line = 1, done = 1, deadlines = 1, alarms = 1,
                  recent = 1, ['recent.from'] = 1, ['recent.since'] = 1, replicas = 1, rings = 1, state = 1, voids = 1,
-                 away = 1, policies = 1, ['policies.order'] = 1, shares = 1 }
+                 away = 1, documents = 1, ['documents.order'] = 1, shares = 1 }
 
 local function exists(topic, id) return call('HEXISTS', KEYS[1] .. 'jobs:' .. topic, id) == 1 end
 

@@ -132,7 +132,7 @@ async fn settings_that_were_deleted_stay_away_and_take_no_room() {
     }
     for redis in &trial.cluster.redis {
         for shard in 0..3 {
-            let key = format!("ringq:{{s{shard}}}:policies.order");
+            let key = format!("ringq:{{s{shard}}}:documents.order");
             eventually_in(EQUAL_WITHIN, "no shard keeps the settings", async || {
                 (redis.command(&["ZCARD", &key]).await == ":0").then_some(())
             })

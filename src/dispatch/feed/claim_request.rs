@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::dispatch::streams::ledger::StreamMode;
 use crate::dispatch::streams::stream::Stream;
+use crate::documents::DocumentView;
 use crate::domain::credit::CreditShare;
 use crate::domain::{TopicPattern, TopicSettings};
-use crate::policies::PolicyView;
 use crate::store::{StreamDemand, TopicDemand};
 
 use super::claim_planner::{ClaimPlan, TopicClaim};
@@ -18,13 +18,13 @@ pub(in crate::dispatch) fn has_globs(stream: &Stream) -> bool {
     topics.any(|topic| matches!(topic, TopicPattern::Prefix(_)))
 }
 
-/// Converts a plan to the demands of the store's claim call; `policies` has the leases and the ageing of topics.
+/// Converts a plan to the demands of the store's claim call; `documents` have the leases and the ageing of topics.
 pub(in crate::dispatch) fn topic_demands(
     plan: &ClaimPlan,
-    policies: Option<&PolicyView>,
+    documents: Option<&DocumentView>,
 ) -> Vec<TopicDemand> {
     let ask = |asked: &TopicClaim| {
-        let settings = policies.and_then(|policies| policies.settings(&asked.topic));
+        let settings = documents.and_then(|documents| documents.settings(&asked.topic));
         let lease = settings.and_then(|settings| settings.lease);
         let takers = asked.takers.iter();
         TopicDemand {

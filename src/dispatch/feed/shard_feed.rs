@@ -20,8 +20,8 @@ use crate::dispatch::streams::ledger::ClaimOrigin;
 use crate::dispatch::streams::mailbox::StreamMailbox;
 use crate::dispatch::streams::registry::StreamRegistry;
 use crate::dispatch::streams::stream::Stream;
+use crate::documents::DocumentView;
 use crate::domain::{Time, TopicName, limit};
-use crate::policies::PolicyView;
 use crate::scheduler::Settler;
 use crate::shards::{self, Op, Shard};
 use crate::store::{Claim, EventKind, ShardEvent, TopicDemand, TopicRemainder};
@@ -183,7 +183,7 @@ impl ShardFeed {
             ShardEvent::UpkeepDue { .. }
             | ShardEvent::Lease(_)
             | ShardEvent::StateSet
-            | ShardEvent::PoliciesChanged
+            | ShardEvent::DocumentsChanged
             | ShardEvent::Disconnected => {}
         }
     }
@@ -243,8 +243,8 @@ impl ShardFeed {
     async fn claim(&mut self, plan: ClaimPlan) -> shards::Result<()> {
         let nonce = new_nonce();
         let before = self.settler.clock().now();
-        let policies = self.settler.policies().any();
-        let topics = topic_demands(&plan, policies.as_deref());
+        let documents = self.settler.documents().any();
+        let topics = topic_demands(&plan, documents.as_deref());
         let claim = Claim { nonce, owner: self.settler.replica().nonce, topics };
         let result = self.shard.claim(claim).await;
         let now = self.settler.clock().now();
@@ -257,7 +257,7 @@ impl ShardFeed {
                     ClaimOrigin { shard: self.shard.index(), claimed_at: now, skew: self.skew() };
                 let outcome = self.planner.apply(plan, claims.topics, at);
                 self.apply_outcome(outcome);
-                self.return_paused_since(policies.as_ref());
+                self.return_paused_since(documents.as_ref());
                 Ok(())
             }
             Err(error) => {
@@ -275,11 +275,11 @@ impl ShardFeed {
     }
 
     /// Returns jobs that a claim has found although they are paused by now: the policies have changed since it began.
-    fn return_paused_since(&self, before: Option<&Arc<PolicyView>>) {
-        if let Some(policies) = self.settler.policies().any()
-            && !before.is_some_and(|before| Arc::ptr_eq(before, &policies))
+    fn return_paused_since(&self, before: Option<&Arc<DocumentView>>) {
+        if let Some(documents) = self.settler.documents().any()
+            && !before.is_some_and(|before| Arc::ptr_eq(before, &documents))
         {
-            self.streams.return_paused(&policies);
+            self.streams.return_paused(&documents);
         }
     }
 

@@ -15,13 +15,13 @@ pub(in crate::dispatch) async fn run(
     streams: Arc<StreamRegistry>,
     stop: CancellationToken,
 ) {
-    let mut policies = settler.policies().watch();
+    let mut documents = settler.documents().watch();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = policies.changed() => if changed.is_err() { return },
+            changed = documents.changed() => if changed.is_err() { return },
         }
-        let view = Arc::clone(&policies.borrow_and_update());
+        let view = Arc::clone(&documents.borrow_and_update());
         streams.return_paused(&view);
     }
 }

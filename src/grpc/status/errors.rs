@@ -9,8 +9,8 @@ use crate::auth::{QuotaExceeded, QuotaKind, QuotaRetry};
 use crate::contract::enums::{to_durability, to_job_state};
 use crate::contract::{InvalidRequest, Violation};
 use crate::dispatch::StreamOpenError;
+use crate::documents::DocumentChangeError;
 use crate::domain::{JobId, JobKey, ShardName, TopicName, TopicPattern, limit};
-use crate::policies::PolicyChangeError;
 use crate::scheduler::{
     EnqueueError, FullTopic, SetShardStateError, ShardError, TopicChangeError, TopicRefusal,
 };
@@ -160,14 +160,14 @@ impl RpcError {
     /// Converts the error of a change of a topic.
     pub(in crate::grpc) fn of_topic(error: TopicChangeError, topic: &TopicName) -> RpcError {
         let refusal = match error {
-            PolicyChangeError::Refused(refusal) => refusal,
-            PolicyChangeError::NoActiveShard => return EnqueueError::NoActiveShard.into(),
-            PolicyChangeError::NoRoom(Some(namespace)) => {
+            DocumentChangeError::Refused(refusal) => refusal,
+            DocumentChangeError::NoActiveShard => return EnqueueError::NoActiveShard.into(),
+            DocumentChangeError::NoRoom(Some(namespace)) => {
                 let subject = format!("namespaces/{namespace}");
                 let (kind, retry) = (QuotaKind::TopicSettings, QuotaRetry::Unknown);
                 return RpcError::quota_exceeded(&QuotaExceeded { kind, subject, retry });
             }
-            PolicyChangeError::NoRoom(None) => {
+            DocumentChangeError::NoRoom(None) => {
                 let message = format!(
                     "{} topics and patterns have settings and nothing was applied; delete topics, unset their settings, or \
                      give many the settings of one pattern in a file",
@@ -178,7 +178,7 @@ impl RpcError {
                     .with("limit", limit::POLICIES_MAX.to_string())
                     .with_subject("limit", "topics with settings");
             }
-            PolicyChangeError::Shard(error) => return error.into(),
+            DocumentChangeError::Shard(error) => return error.into(),
         };
         let failure = match refusal {
             TopicRefusal::NotFound => return RpcError::topic_not_found(topic),

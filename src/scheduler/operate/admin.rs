@@ -158,7 +158,7 @@ impl Operator {
         let (found, _) = self.inner.shards.call_all(read).await.into_partial()?;
         let now = self.now();
         let is_paused = |name| {
-            let policy = self.inner.policies.of_topic(name);
+            let policy = self.inner.documents.of_topic(name);
             policy.is_some_and(|policy| policy.is_paused(now))
         };
         let paused: Vec<bool> = names.iter().map(is_paused).collect();

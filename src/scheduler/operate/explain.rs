@@ -60,7 +60,7 @@ impl Operator {
     }
 
     fn ageing(&self, topic: &TopicName) -> Option<PriorityAgeing> {
-        self.policies().any()?.settings(topic)?.ageing()
+        self.documents().any()?.settings(topic)?.ageing()
     }
 
     fn found_job(

@@ -2,11 +2,11 @@
 
 use tokio::time::Instant;
 
+use crate::documents::{DocumentChangeError, DocumentView, SettingsRoom};
 use crate::domain::{
-    GroupName, PolicySource, ShardName, State, Time, TopicName, TopicPattern, TopicPause,
-    TopicPolicy, TopicSettings, limit,
+    Document, DocumentName, GroupName, PolicySource, ShardName, State, Time, TopicName,
+    TopicPattern, TopicPause, TopicPolicy, TopicSettings, limit,
 };
-use crate::policies::{ChangedPolicy, PolicyChangeError, PolicyView, SettingsRoom};
 use crate::scheduler::Core;
 use crate::shards::ShardError;
 
@@ -49,14 +49,14 @@ pub enum TopicRefusal {
 }
 
 /// Error of a change.
-pub type TopicChangeError = PolicyChangeError<TopicRefusal>;
+pub type TopicChangeError = DocumentChangeError<TopicRefusal>;
 
-/// Result of a change.
-pub type TopicChange = Result<ChangedPolicy, TopicChangeError>;
+/// Result of a change: the shards that have not taken it yet.
+pub type TopicChange = Result<Vec<String>, TopicChangeError>;
 
 /// Returns the etag of a topic with this policy: it differs after each change.
 #[must_use]
-pub fn etag(policy: Option<&TopicPolicy>) -> String {
+pub fn etag(policy: Option<&Document>) -> String {
     match policy.filter(|policy| policy.is_live()) {
         None => "0".to_owned(),
         Some(policy) => format!("{:x}.{:x}", policy.version, policy.update_time.0),
@@ -64,7 +64,7 @@ pub fn etag(policy: Option<&TopicPolicy>) -> String {
 }
 
 /// Checks that the settings of a policy do not come from a file.
-fn read_only(view: &PolicyView, policy: Option<&TopicPolicy>) -> Result<(), TopicRefusal> {
+fn read_only(view: &DocumentView, policy: Option<&TopicPolicy>) -> Result<(), TopicRefusal> {
     match policy.and_then(|policy| Some((policy, view.file_revision(policy)?))) {
         Some((policy, revision)) => {
             Err(TopicRefusal::ReadOnly { name: policy.name.clone(), revision })
@@ -90,20 +90,20 @@ impl Operator {
         until: Option<Instant>,
     ) -> TopicChange {
         if self.topic(name.clone()).await?.is_some() {
-            return Err(PolicyChangeError::Refused(TopicRefusal::Exists));
+            return Err(DocumentChangeError::Refused(TopicRefusal::Exists));
         }
         let pattern = TopicPattern::Exact(name.clone());
         self.change_policy(pattern.clone(), Some(room), until, move |view, now| {
             if live(view, &name).is_some() {
                 return Err(TopicRefusal::Exists);
             }
-            check_etag(None, &expected)?;
+            check_etag(view, &name, &expected)?;
             // Without any setting it hides no pattern.
             if settings != TopicSettings::default() {
                 read_only(view, view.in_force(&name))?;
             }
             let settings = Some(settings.clone());
-            Ok(TopicPolicy { settings, ..TopicPolicy::new(pattern.clone(), now) })
+            Ok(Some(TopicPolicy { settings, ..TopicPolicy::new(pattern.clone(), now) }))
         })
         .await
     }
@@ -129,7 +129,7 @@ impl Operator {
                 return Err(TopicRefusal::NotFound);
             }
             read_only(view, view.in_force(&name))?;
-            check_etag(last, &expected)?;
+            check_etag(view, &name, &expected)?;
             let is_new = last.is_none() && !is_there;
             let mut policy =
                 last.cloned().unwrap_or_else(|| TopicPolicy::new(pattern.clone(), now));
@@ -139,7 +139,7 @@ impl Operator {
             policy.settings =
                 Some(settings).filter(|all| is_new || *all != TopicSettings::default());
             policy.source = PolicySource::Rpc;
-            Ok(policy)
+            Ok(Some(policy))
         })
         .await
     }
@@ -162,7 +162,7 @@ impl Operator {
                 return Err(TopicRefusal::NotFound);
             }
             let policy = last.cloned().unwrap_or_else(|| TopicPolicy::new(pattern.clone(), now));
-            Ok(TopicPolicy { pause: pause.clone(), ..policy })
+            Ok(Some(TopicPolicy { pause: pause.clone(), ..policy }))
         })
         .await
     }
@@ -194,8 +194,8 @@ impl Operator {
             }
             // Groups with a weight take no place of these.
             match policy.paused_groups.len() {
-                0..=limit::GROUP_SETTINGS_MAX => Ok(policy),
-                _ if note.is_none() => Ok(policy),
+                0..=limit::GROUP_SETTINGS_MAX => Ok(Some(policy)),
+                _ if note.is_none() => Ok(Some(policy)),
                 _ => Err(TopicRefusal::TooManyGroups),
             }
         })
@@ -215,20 +215,19 @@ impl Operator {
         until: Option<Instant>,
     ) -> Result<Vec<String>, TopicChangeError> {
         let pattern = TopicPattern::Exact(name.clone());
-        let refreshed = self.inner.policies.refresh(&pattern);
+        let refreshed = self.inner.documents.refresh(DocumentName::TopicPolicy(pattern.clone()));
         let (row, refreshed) = tokio::join!(self.topic(name.clone()), refreshed);
-        let row = row?.ok_or(PolicyChangeError::Refused(TopicRefusal::NotFound))?;
+        let row = row?.ok_or(DocumentChangeError::Refused(TopicRefusal::NotFound))?;
         refreshed?;
         if let Some(Ok(shard)) = row.unreachable.first().map(|shard| ShardName::try_new(shard)) {
             let why = "it may have jobs of the topic, and does not answer";
             return Err(ShardError::unavailable(&shard, why).into());
         }
-        let may_delete = move |view: &PolicyView, name: &TopicName| {
-            let last = live(view, name);
-            read_only(view, last)?;
-            check_etag(last, &expected)
+        let may_delete = move |view: &DocumentView, name: &TopicName| {
+            read_only(view, live(view, name))?;
+            check_etag(view, name, &expected)
         };
-        may_delete(&self.inner.policies.view(), &name).map_err(PolicyChangeError::Refused)?;
+        may_delete(&self.inner.documents.view(), &name).map_err(DocumentChangeError::Refused)?;
         let jobs = jobs_of(&row);
         if force {
             let (topic, states) = (name.clone(), State::ALL.into());
@@ -240,22 +239,20 @@ impl Operator {
                 return Err(ShardError::unavailable(&shard, why).into());
             }
         } else if jobs > 0 {
-            return Err(PolicyChangeError::Refused(TopicRefusal::NotEmpty { jobs }));
+            return Err(DocumentChangeError::Refused(TopicRefusal::NotEmpty { jobs }));
         }
-        if live(&self.inner.policies.view(), &name).is_none() {
-            self.inner.policies.forget_topic(&name, until).await?;
+        if live(&self.inner.documents.view(), &name).is_none() {
+            self.inner.documents.forget_topic(&name, until).await?;
             return Ok(Vec::new());
         }
-        let deleted = self.change_policy(pattern.clone(), None, until, move |view, now| {
+        self.change_policy(pattern.clone(), None, until, move |view, _| {
             // Jobs that are gone are not for nothing: whatever came since is overwritten.
             if !force {
                 may_delete(view, &name)?;
             }
-            let create_time = live(view, &name).map_or(now, |last| last.create_time);
-            let is_deleted = true;
-            Ok(TopicPolicy { is_deleted, create_time, ..TopicPolicy::new(pattern.clone(), now) })
-        });
-        Ok(deleted.await?.missing)
+            Ok(None)
+        })
+        .await
     }
 
     async fn change_policy(
@@ -263,24 +260,27 @@ impl Operator {
         name: TopicPattern,
         room: Option<SettingsRoom>,
         until: Option<Instant>,
-        decide: impl Fn(&PolicyView, Time) -> Result<TopicPolicy, TopicRefusal> + Send + Sync + 'static,
+        decide: impl Fn(&DocumentView, Time) -> Result<Option<TopicPolicy>, TopicRefusal>
+        + Send
+        + Sync
+        + 'static,
     ) -> TopicChange {
-        let policies = self.inner.policies.clone();
+        let documents = self.inner.documents.clone();
         Core::run_to_completion(async move {
-            policies.change(&name, room.as_ref(), until, decide).await
+            documents.change_policy(&name, room.as_ref(), until, decide).await
         })
         .await
     }
 }
 
 /// Returns the policy of the topic, if anything is left of it.
-fn live<'v>(view: &'v PolicyView, topic: &TopicName) -> Option<&'v TopicPolicy> {
+fn live<'v>(view: &'v DocumentView, topic: &TopicName) -> Option<&'v TopicPolicy> {
     view.of_topic(topic).map(|policy| &**policy).filter(|policy| policy.is_live())
 }
 
 /// Checks the etag, if one is given.
-fn check_etag(policy: Option<&TopicPolicy>, expected: &str) -> Result<(), TopicRefusal> {
-    let current = etag(policy);
+fn check_etag(view: &DocumentView, topic: &TopicName, expected: &str) -> Result<(), TopicRefusal> {
+    let current = etag(view.document_of(topic));
     if expected.is_empty() || expected == current {
         Ok(())
     } else {

@@ -166,8 +166,8 @@ impl Producer {
     }
 
     fn new_job(&self, draft: Draft, id: JobId, made: WritePrecondition) -> NewJob {
-        let policies = self.inner.policies.any();
-        let defaults = policies.as_ref().and_then(|policies| policies.settings(&draft.topic));
+        let documents = self.inner.documents.any();
+        let defaults = documents.as_ref().and_then(|documents| documents.settings(&draft.topic));
         new_job(draft, id, made, defaults)
     }
 

@@ -1,6 +1,7 @@
-//! Stored form of the parts of a job that stores do not read themselves: the messages of `stored.proto`, separate
-//! from the wire contract, so that either can change without the other.
+//! Stored form of documents, and of the parts of a job that stores do not read themselves: the messages of `stored.proto`,
+//! separate from the wire contract, so that either can change without the other.
 
+mod document;
 mod history;
 mod spec;
 mod topic_policy;
@@ -12,9 +13,9 @@ use prost::Message;
 
 use crate::domain::{Attempt, AttemptOutcome, Payload, RetentionRule, Time};
 
+pub use document::{decode_document, encode_document, encode_document_content};
 pub use history::{AttemptsSplice, decode_history, encode_attempts, encode_history, life_key};
 pub use spec::{decode_spec, encode_spec, encode_spec_without_group};
-pub use topic_policy::{decode_topic_policy, encode_topic_policy};
 
 /// Generated messages.
 mod stored {

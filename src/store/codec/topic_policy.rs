@@ -3,42 +3,35 @@
 use std::time::Duration;
 
 use crate::domain::{
-    FileRecord, GroupName, OverflowPolicy, PolicySource, RetryOverrides, Time, TopicPattern,
-    TopicPause, TopicPolicy, TopicSettings,
+    GroupName, OverflowPolicy, PolicySource, RetryOverrides, Time, TopicPattern, TopicPause,
+    TopicPolicy, TopicSettings,
 };
 
 use super::spec::{retry_from, retry_to_stored};
 use super::{Message as _, StoredDecodeError, decode, micros, stored};
 
-/// Encodes a policy, without its name and version.
-pub fn encode_topic_policy(policy: &TopicPolicy) -> Vec<u8> {
+/// Encodes a policy, without its name.
+pub(super) fn encode_topic_policy(policy: &TopicPolicy) -> Vec<u8> {
     let pause = |pause: &TopicPause| stored::TopicPause {
         until_us: pause.until.map(|until| until.0),
         note: pause.note.clone(),
     };
-    let policy =
-        stored::TopicPolicy {
-            settings: policy.settings.as_ref().map(settings_to_stored),
-            file_revision: match policy.source {
-                PolicySource::Rpc => None,
-                PolicySource::File { revision } => Some(revision),
-            },
-            pause: policy.pause.as_ref().map(pause),
-            deleted: policy.is_deleted,
-            create_us: policy.create_time.0,
-            update_us: policy.update_time.0,
-            paused_groups: policy.paused_groups.iter().map(group_to_stored).collect(),
-            file: policy.file.map(|FileRecord { revision, digest, former }| {
-                stored::TopicFileRecord { revision, digest, former }
-            }),
-        };
+    let policy = stored::TopicPolicy {
+        settings: policy.settings.as_ref().map(settings_to_stored),
+        file_revision: match policy.source {
+            PolicySource::Rpc => None,
+            PolicySource::File { revision } => Some(revision),
+        },
+        pause: policy.pause.as_ref().map(pause),
+        create_us: policy.create_time.0,
+        paused_groups: policy.paused_groups.iter().map(group_to_stored).collect(),
+    };
     policy.encode_to_vec()
 }
 
 /// Decodes a policy.
-pub fn decode_topic_policy(
+pub(super) fn decode_topic_policy(
     name: TopicPattern,
-    version: u64,
     blob: &[u8],
 ) -> Result<TopicPolicy, StoredDecodeError> {
     let stored = decode::<stored::TopicPolicy>("policy", blob)?;
@@ -48,7 +41,6 @@ pub fn decode_topic_policy(
     };
     Ok(TopicPolicy {
         name,
-        version,
         settings: stored.settings.map(settings_from),
         source,
         pause: stored
@@ -59,14 +51,7 @@ pub fn decode_topic_policy(
             .into_iter()
             .map(|(group, note)| (GroupName::stored(&group), note))
             .collect(),
-        is_deleted: stored.deleted,
-        file: stored.file.map(|stored::TopicFileRecord { revision, digest, former }| FileRecord {
-            revision,
-            digest,
-            former,
-        }),
         create_time: Time(stored.create_us),
-        update_time: Time(stored.update_us),
     })
 }
 
@@ -144,21 +129,16 @@ mod tests {
             group_weights: [(GroupName::stored("a").unwrap(), 7)].into(),
         };
         let full = TopicPolicy {
-            version: 3,
             settings: Some(settings),
             source: PolicySource::File { revision: 12 },
             pause: Some(TopicPause { until: Some(Time(9)), note: "migration".into() }),
             paused_groups: [(None, String::new()), (GroupName::stored("b"), "why".into())].into(),
-            is_deleted: true,
-            file: Some(FileRecord { revision: 12, digest: u64::MAX, former: Some(11) }),
-            update_time: Time(8),
             ..empty.clone()
         };
         for policy in [empty, full] {
             let blob = encode_topic_policy(&policy);
-            let read = decode_topic_policy(name.clone(), policy.version, &blob).unwrap();
-            assert_eq!(read, policy);
+            assert_eq!(decode_topic_policy(name.clone(), &blob).unwrap(), policy);
         }
-        assert!(decode_topic_policy(name, 1, &[0xff]).is_err());
+        assert!(decode_topic_policy(name, &[0xff]).is_err());
     }
 }

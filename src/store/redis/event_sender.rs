@@ -114,9 +114,9 @@ impl RedisEventSender {
         self.events.send(ShardEvent::StateSet);
     }
 
-    /// Reports that policies of topics were stored.
-    pub(super) fn send_policies_changed(&self) {
-        self.events.send(ShardEvent::PoliciesChanged);
+    /// Reports that documents were stored.
+    pub(super) fn send_documents_changed(&self) {
+        self.events.send(ShardEvent::DocumentsChanged);
     }
 
     /// Reports that another replica changed leases of this one.

@@ -29,11 +29,11 @@
 //! | `P replicas` | hash | nonce of each replica (8 hex digits) → time of its last heartbeat and the fingerprint of its ring |
 //! | `P away` | string | time of the last heartbeat of any replica, then start and end of the last time without any (0 and 0: never): `<time> <time> <time>` |
 //! | `P rings` | hash | members of each ring that a replica has served → version, and open or not (1 or 0) |
-//! | `P policies` | hash | name of a topic or pattern → `<version> <number of the change> <live> ` and the policy, a message of `stored.proto`; `live` is 0 where nothing is left of it, or it records that the topic was deleted. Empty: the horizon, `<version> <number of a change>`: up to this version the shard has had all policies, and those that it does not have were removed after that change |
-//! | `P policies.order` | zset | these names, by the number of the change that stored them |
+//! | `P documents` | hash | name of a document: its kind, `/`, and its name within the kind (`topic/<topic>`, `topic/<prefix>*`, `file/topics`) → `<version> <number of the change> <live> ` and the document, a message of `stored.proto`; `live` is 0 where nothing is left of it but its version. Empty: the horizon, `<version> <number of a change>`: up to this version the shard has had all documents, and those that it does not have were removed after that change |
+//! | `P documents.order` | zset | these names, by the number of the change that stored them |
 //! | `P state` | string | `active` or `draining` |
 //! | `P voids` | zset | cancelled claims, by the time of the cancellation: the next one removes those older than ten minutes |
-//! | `P w` | channel | wake-ups: `<due time> <topic>`; `configured`: the state was set; `forgotten <topic>`: the topic was deleted; `policies`: policies were stored |
+//! | `P w` | channel | wake-ups: `<due time> <topic>`; `configured`: the state was set; `forgotten <topic>`: the topic was deleted; `documents`: documents were stored |
 //! | `P r:<owner>` | channel | changes that another replica made to leases of the replica with this nonce (8 hex digits): `<what>:<stream>:<token>[,<token>…]`, several separated by spaces; `<what>` is `settled`, `adopted` (by a stream of another replica), `expired` (also: released), `deleted` or `extended@<deadline>`; a token is 16 hex digits |
 //!
 //! All times are microseconds since the Unix epoch. To read a job by hand: `ringq job get emails order-1` where a

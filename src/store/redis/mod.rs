@@ -25,7 +25,7 @@
 //! | `query.rs` | `list`, `topics`, `ids`, `stats` | `list`, `ids`, `stats` |
 //! | `lease_query.rs` | `query_leases`, `cancel_lost_claim` | `reap`, `running`, `cancel_claim` |
 //! | `shard.rs` | none: what opens a shard | `open`, `make_undelayed_due`, `topics` |
-//! | `policies.rs` | `policies`, `write_policies`, `forget_policies` | `policies`, `write_policies`, `forget_policies` |
+//! | `documents.rs` | `documents`, `write_documents`, `forget_documents` | `documents`, `write_documents`, `forget_documents` |
 //! | `prune.rs` | `prune`, `prune_topics` | `prune`, `prune_topics` |
 //!
 //! | script of `lib/` | purpose |
@@ -44,7 +44,7 @@
 //! | `order_of_mark` | the key of an order |
 //! | `waiting_count` | the number of waiting jobs |
 //! | `count_stored` | counts the bytes of jobs from before a limit of them |
-//! | `policy_horizon` | the number of the last change of policies, and what was removed |
+//! | `document_horizon` | the number of the last change of documents, and what was removed |
 
 mod address;
 mod apply;
@@ -52,6 +52,7 @@ mod check;
 mod claim;
 mod commit;
 mod connections;
+mod documents;
 mod durability_info;
 mod durability_monitor;
 mod durability_wait;
@@ -75,7 +76,6 @@ mod notifications;
 mod open;
 mod optimistic_commit;
 mod order_member;
-mod policies;
 mod prune;
 mod query;
 mod receipt_key;
@@ -105,11 +105,12 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, PriorityAgeing, ReceiptKey, TopicName};
 use crate::store::{
-    Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage,
-    JobRequest, LeaseQuery, LeaseQueryResult, LeavingJobs, ListPage, ListQuery, PoliciesPage,
-    PolicyRemoval, PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult,
-    Result, RoomQuery, ShardEvent, ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats,
-    SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo, codec,
+    Claim, ClaimResult, DocumentRemoval, DocumentWrite, DocumentWriteResult, DocumentsPage, Error,
+    EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage, JobRequest, LeaseQuery,
+    LeaseQueryResult, LeavingJobs, ListPage, ListQuery, PruneResult, PruneTopicsResult,
+    RequestResult, Result, RoomQuery, ShardEvent, ShardGroupStats, ShardIdentity, ShardStatus,
+    ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage,
+    TopicInfo, codec,
 };
 
 use connections::ConnectionLane;
@@ -277,24 +278,24 @@ impl Store for RedisStore {
         Box::pin(self.set_state(state, until))
     }
 
-    fn write_policies(
+    fn write_documents(
         &self,
-        policies: Vec<PolicyWrite>,
+        documents: Vec<DocumentWrite>,
         until: Option<Instant>,
-    ) -> StoreFuture<'_, Vec<PolicyWriteResult>> {
-        Box::pin(self.write_policies(policies, until))
+    ) -> StoreFuture<'_, Vec<DocumentWriteResult>> {
+        Box::pin(self.write_documents(documents, until))
     }
 
-    fn policies(&self, after: u64, limit: usize) -> StoreFuture<'_, PoliciesPage> {
-        Box::pin(self.policies(after, limit))
+    fn documents(&self, after: u64, limit: usize) -> StoreFuture<'_, DocumentsPage> {
+        Box::pin(self.documents(after, limit))
     }
 
-    fn forget_policies(
+    fn forget_documents(
         &self,
-        removal: PolicyRemoval,
+        removal: DocumentRemoval,
         until: Option<Instant>,
     ) -> StoreFuture<'_, bool> {
-        Box::pin(self.forget_policies(removal, until))
+        Box::pin(self.forget_documents(removal, until))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

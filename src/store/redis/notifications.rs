@@ -145,8 +145,8 @@ fn forward_message(message: &Msg, hints: &RedisEventSender) {
         parse_lease_events(text).for_each(|hint| hints.send_lease_event(hint));
     } else if text == b"configured" {
         hints.send_state_set();
-    } else if text == b"policies" {
-        hints.send_policies_changed();
+    } else if text == b"documents" {
+        hints.send_documents_changed();
     } else if let Some(topic) = parse_topic_forgotten(text) {
         hints.send_topic_forgotten(topic);
     } else if let Some((topic, at)) = parse_wake_up(text) {

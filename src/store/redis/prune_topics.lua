@@ -11,7 +11,7 @@ local reply, keep = { names[#names] or '', #names == tonumber(ARGV[3]) and 1 or 
 
 -- Returns whether anything is left of the policy of the topic.
 local function has_policy(name)
-  return string.match(call('HGET', P .. 'policies', name) or '', '^%d+ %d+ (%d)') == '1'
+  return string.match(call('HGET', P .. 'documents', 'topic/' .. name) or '', '^%d+ %d+ (%d)') == '1'
 end
 
 for _, name in ipairs(names) do

@@ -45,10 +45,11 @@ scripts! {
     Claim = "claim",
     Commit = "commit",
     CommitGrowing = "commit_growing",
+    Documents = "documents",
     Enqueue = "enqueue",
     Explain = "explain",
     Extend = "extend",
-    ForgetPolicies = "forget_policies",
+    ForgetDocuments = "forget_documents",
     Get = "get",
     Groups = "groups",
     Heartbeat = "heartbeat",
@@ -60,7 +61,6 @@ scripts! {
     MakeUndelayedDue = "make_undelayed_due",
     OldestWaiting = "oldest_waiting",
     Open = "open",
-    Policies = "policies",
     Prune = "prune",
     PruneTopics = "prune_topics",
     Reap = "reap",
@@ -69,7 +69,7 @@ scripts! {
     Settle = "settle",
     Stats = "stats",
     Topics = "topics",
-    WritePolicies = "write_policies",
+    WriteDocuments = "write_documents",
 }
 
 /// Files that scripts include, by name.
@@ -90,7 +90,7 @@ pub(super) const SOURCES: [(&str, &str); 18] = [
     ("lease_end", include_str!("lib/lease_end.lua")),
     ("order_of_mark", include_str!("lib/order_of_mark.lua")),
     ("waiting_count", include_str!("lib/waiting_count.lua")),
-    ("policy_horizon", include_str!("lib/policy_horizon.lua")),
+    ("document_horizon", include_str!("lib/document_horizon.lua")),
     ("count_stored", include_str!("lib/count_stored.lua")),
 ];
 
@@ -308,12 +308,13 @@ impl Verb {
     /// Returns whether the script changes no stored data: a failed call has no unknown outcome.
     pub(super) fn only_reads(self) -> bool {
         use Verb::{
-            Explain, Get, Groups, Ids, Info, LastKeptUntil, List, Load, Policies, Prune, Reap,
+            Documents, Explain, Get, Groups, Ids, Info, LastKeptUntil, List, Load, Prune, Reap,
             Running, Stats, Topics,
         };
         matches!(
             self,
-            Explain
+            Documents
+                | Explain
                 | Get
                 | Groups
                 | Ids
@@ -321,7 +322,6 @@ impl Verb {
                 | LastKeptUntil
                 | List
                 | Load
-                | Policies
                 | Prune
                 | Reap
                 | Running
@@ -336,18 +336,18 @@ impl Verb {
     /// `optimistic_commit.rs`. A token does not distinguish an Extend from the one that followed it.
     fn needs_window(self) -> bool {
         use Verb::{
-            CancelClaim, ChangeStream, Claim, Commit, CommitGrowing, Enqueue, Explain, Extend,
-            ForgetPolicies, Get, Groups, Heartbeat, Ids, Info, LastKeptUntil, List, Load,
-            MakeUndelayedDue, OldestWaiting, Open, Policies, Prune, PruneTopics, Reap, Running,
-            SetState, Settle, Stats, Topics, WritePolicies,
+            CancelClaim, ChangeStream, Claim, Commit, CommitGrowing, Documents, Enqueue, Explain,
+            Extend, ForgetDocuments, Get, Groups, Heartbeat, Ids, Info, LastKeptUntil, List, Load,
+            MakeUndelayedDue, OldestWaiting, Open, Prune, PruneTopics, Reap, Running, SetState,
+            Settle, Stats, Topics, WriteDocuments,
         };
         // All verbs are listed, so that a new verb does not compile without a decision.
         match self {
-            Heartbeat | Enqueue | Extend | ForgetPolicies | SetState | WritePolicies => true,
-            Claim | Commit | CommitGrowing | ChangeStream | Settle | CancelClaim
-            | MakeUndelayedDue | OldestWaiting | Open | Policies | Prune | PruneTopics | Get
-            | Groups | Ids | Info | Explain | LastKeptUntil | List | Load | Reap | Running
-            | Stats | Topics => false,
+            Heartbeat | Enqueue | Extend | ForgetDocuments | SetState | WriteDocuments => true,
+            Claim | Commit | CommitGrowing | ChangeStream | Settle | CancelClaim | Documents
+            | MakeUndelayedDue | OldestWaiting | Open | Prune | PruneTopics | Get | Groups
+            | Ids | Info | Explain | LastKeptUntil | List | Load | Reap | Running | Stats
+            | Topics => false,
         }
     }
 

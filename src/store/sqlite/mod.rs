@@ -15,6 +15,7 @@ mod claim_order;
 mod claim_session;
 mod clock_rollback;
 mod disk_reserve;
+mod documents;
 mod ended_ids;
 mod enqueue;
 mod error_mapping;
@@ -31,7 +32,6 @@ mod lanes;
 mod lease_query;
 mod leases;
 mod open;
-mod policies;
 mod prune;
 mod query;
 mod reader;
@@ -58,11 +58,12 @@ use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, PriorityAgeing, ReceiptKey, TopicName, limit};
 use crate::store::{
-    self, Claim, ClaimResult, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage, JobRequest,
-    LeaseQuery, LeaseQueryResult, LeavingJobs, ListPage, ListQuery, PoliciesPage, PolicyRemoval,
-    PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult, RoomQuery,
-    ShardEvent, ShardEvents, ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats,
-    SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo,
+    self, Claim, ClaimResult, DocumentRemoval, DocumentWrite, DocumentWriteResult, DocumentsPage,
+    EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage, JobRequest, LeaseQuery,
+    LeaseQueryResult, LeavingJobs, ListPage, ListQuery, PruneResult, PruneTopicsResult,
+    RequestResult, RoomQuery, ShardEvent, ShardEvents, ShardGroupStats, ShardIdentity, ShardStatus,
+    ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage,
+    TopicInfo,
 };
 
 use reader::SqliteReaders;
@@ -296,26 +297,26 @@ impl Store for SqliteStore {
         self.writer.call_until(until, SyncLevel::Full, 1, state, heartbeat::set_state)
     }
 
-    fn write_policies(
+    fn write_documents(
         &self,
-        policies: Vec<PolicyWrite>,
+        documents: Vec<DocumentWrite>,
         until: Option<Instant>,
-    ) -> StoreFuture<'_, Vec<PolicyWriteResult>> {
-        let count = policies.len();
-        self.writer.call_until(until, SyncLevel::Full, count, policies, policies::write_policies)
+    ) -> StoreFuture<'_, Vec<DocumentWriteResult>> {
+        let count = documents.len();
+        self.writer.call_until(until, SyncLevel::Full, count, documents, documents::write_documents)
     }
 
-    fn policies(&self, after: u64, limit: usize) -> StoreFuture<'_, PoliciesPage> {
-        self.read(policies::PoliciesQuery { after, limit }, policies::policies)
+    fn documents(&self, after: u64, limit: usize) -> StoreFuture<'_, DocumentsPage> {
+        self.read(documents::DocumentsQuery { after, limit }, documents::documents)
     }
 
-    fn forget_policies(
+    fn forget_documents(
         &self,
-        removal: PolicyRemoval,
+        removal: DocumentRemoval,
         until: Option<Instant>,
     ) -> StoreFuture<'_, bool> {
-        let count = removal.policies.len().max(1);
-        self.writer.call_until(until, SyncLevel::Full, count, removal, policies::forget_policies)
+        let count = removal.documents.len().max(1);
+        self.writer.call_until(until, SyncLevel::Full, count, removal, documents::forget_documents)
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

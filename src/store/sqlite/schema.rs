@@ -146,7 +146,7 @@ mod tests {
         include_str!("settle.sql"),
         include_str!("topics.sql"),
         include_str!("lease_query.sql"),
-        include_str!("policies.sql"),
+        include_str!("documents.sql"),
         include_str!("prune.sql"),
         include_str!("write_job.sql"),
     ];

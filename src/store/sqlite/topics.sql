@@ -29,7 +29,7 @@ SELECT count(*) FROM jobs WHERE topic = ?1 AND phase = ?2 AND phase >= 2;
 -- :behind
 SELECT key, name, enqueued,
        EXISTS (SELECT 1 FROM jobs WHERE topic = topics.key),
-       EXISTS (SELECT 1 FROM policies WHERE policies.name = topics.name AND live),
+       EXISTS (SELECT 1 FROM documents WHERE documents.name = 'topic/' || topics.name AND live),
        deleted IS NOT NULL AND deleted = enqueued
 FROM topics
 WHERE name > ?1 ORDER BY name LIMIT ?2;

@@ -37,7 +37,7 @@ pub(super) struct WriterState {
     /// Topics deleted by the running transaction.
     forgotten: Vec<TopicName>,
     state_set: bool,
-    policies_changed: bool,
+    documents_changed: bool,
     /// Heartbeats of the server; `None`: none since the file was opened.
     heartbeats: Option<ServerHeartbeats>,
     ended_ids: EndedIds,
@@ -182,7 +182,7 @@ impl WriterState {
             empty_topics: HashMap::new(),
             forgotten: Vec::new(),
             state_set: false,
-            policies_changed: false,
+            documents_changed: false,
             heartbeats: None,
             ended_ids: EndedIds::new(opened),
             last_lease_start: LastLeaseStart::default(),
@@ -222,7 +222,7 @@ impl WriterState {
         self.empty_topics.clear();
         self.forgotten.clear();
         self.state_set = false;
-        self.policies_changed = false;
+        self.documents_changed = false;
         self.last_lease_start = LastLeaseStart::default();
         self.upkeep_times.reap.pending = Time::MAX;
         self.upkeep_times.prune.pending = Time::MAX;
@@ -244,8 +244,8 @@ impl WriterState {
         if std::mem::take(&mut self.state_set) {
             self.events.send(ShardEvent::StateSet);
         }
-        if std::mem::take(&mut self.policies_changed) {
-            self.events.send(ShardEvent::PoliciesChanged);
+        if std::mem::take(&mut self.documents_changed) {
+            self.events.send(ShardEvent::DocumentsChanged);
         }
         let reap = self.upkeep_times.reap.publish();
         let prune = self.upkeep_times.prune.publish();
@@ -463,9 +463,9 @@ impl<'c> WriteTransaction<'c> {
         self.state.state_set = true;
     }
 
-    /// Records that policies were stored.
-    pub(super) fn mark_policies_changed(&mut self) {
-        self.state.policies_changed = true;
+    /// Records that documents were stored.
+    pub(super) fn mark_documents_changed(&mut self) {
+        self.state.documents_changed = true;
     }
 
     /// Adds to a total of the topic with this key.

@@ -45,7 +45,7 @@ async fn expect_ready(q: &Fixture, events: &mut Receiver<ShardEvent>, what: &str
         ShardEvent::TopicForgotten(_)
         | ShardEvent::UpkeepDue { .. }
         | ShardEvent::StateSet
-        | ShardEvent::PoliciesChanged
+        | ShardEvent::DocumentsChanged
         | ShardEvent::Disconnected
         | ShardEvent::Lease(_)
         | ShardEvent::EventsMissed => false,

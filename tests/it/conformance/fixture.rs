@@ -8,17 +8,13 @@ use std::time::Duration;
 use crate::store_calls::{
     LeaseExtension, LeaseSettlement, StoreCalls as _, TestJob, Unclaim, WriteResult,
 };
-use bytes::Bytes;
 use ringq::clock::{Clock, ManualClock};
 use ringq::domain::lifecycle::LeaseEndCause;
-use ringq::domain::{
-    Durability, Job, PolicyEffect, ShardName, State, Time, TopicName, TopicPattern, TopicPolicy,
-    TopicSettings, limit,
-};
+use ringq::domain::{Durability, Job, PolicyEffect, ShardName, State, Time, TopicName, limit};
 use ringq::store::{
-    Claim, GroupSetting, LeaseRefusal, LeasedJob, ListQuery, PolicyWrite, RunningLease,
-    SettleCommandReply, ShardTopicStats, StatsOptions, Store, StreamDemand, TopicDemand,
-    TopicLeases, codec, redis, sqlite,
+    Claim, GroupSetting, LeaseRefusal, LeasedJob, ListQuery, RunningLease, SettleCommandReply,
+    ShardTopicStats, StatsOptions, Store, StreamDemand, TopicDemand, TopicEffect, TopicLeases,
+    redis, sqlite,
 };
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
@@ -26,11 +22,27 @@ use tokio::sync::OnceCell;
 use crate::harness::{Program, Redis, Sentinel, within};
 
 use super::values::{
-    OWNER, TOPIC, ack, decide, ids_of, key, lease_ref, new_job, one, taker, text, topic,
+    OWNER, TOPIC, ack, decide, ids_of, key, lease_ref, new_job, one, policy_write, taker, text,
+    topic,
 };
 
 /// Start of every clock: a microsecond that is no round number.
 pub(crate) const START: Time = Time(1_800_000_000_123_457);
+
+/// Script of [`Fixture::make_unknown`].
+const MAKE_UNKNOWN: &str = "
+    local count = 0
+    for _, name in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
+        if string.sub(name, 1, #ARGV[1]) == ARGV[1] then
+            redis.call('HSET', KEYS[1], 'other/' .. name, redis.call('HGET', KEYS[1], name))
+            redis.call('ZADD', KEYS[2], redis.call('ZSCORE', KEYS[2], name), 'other/' .. name)
+            redis.call('HDEL', KEYS[1], name)
+            redis.call('ZREM', KEYS[2], name)
+            name = 'other/' .. name
+        end
+        if string.sub(name, 1, 6) == 'other/' then count = count + 1 end
+    end
+    return count";
 
 /// Arguments of a server that keeps nothing on disk.
 const WITHOUT_FILES: [&str; 4] = ["--save", "", "--appendonly", "no"];
@@ -449,7 +461,7 @@ impl Fixture {
         name: TopicName,
         groups: Vec<GroupSetting>,
     ) -> ringq::store::Result<()> {
-        self.set_policy(name, groups, Bytes::new()).await
+        self.set_policy(name, groups, None).await
     }
 
     /// Gives a topic settings, with a limit of bytes or without.
@@ -458,27 +470,48 @@ impl Fixture {
         name: TopicName,
         max_stored_bytes: Option<u64>,
     ) -> ringq::store::Result<()> {
-        let mut policy = TopicPolicy::new(TopicPattern::Exact(name.clone()), self.now());
-        policy.settings = Some(TopicSettings { max_stored_bytes, ..TopicSettings::default() });
-        let body = codec::encode_topic_policy(&policy).into();
-        self.set_policy(name, Vec::new(), body).await
+        self.set_policy(name, Vec::new(), Some(max_stored_bytes.is_some())).await
     }
 
     async fn set_policy(
         &self,
         name: TopicName,
         groups: Vec<GroupSetting>,
-        body: Bytes,
+        limits_bytes: Option<bool>,
     ) -> ringq::store::Result<()> {
-        let name = TopicPattern::Exact(name);
-        let stored = self.store.policies(0, limit::CALL_JOBS_MAX).await?.policies;
-        let expected = stored.iter().find(|policy| policy.name == name);
-        let expected = expected.map_or(0, |policy| policy.version);
-        let (version, effect) = (expected + 1, PolicyEffect::Deliver);
-        let write = PolicyWrite { name, expected, version, effect, groups, body };
-        let written = self.store.write_policies(vec![write], None).await?;
+        let mut write = policy_write(name.as_str(), 0, 0, PolicyEffect::Deliver);
+        let stored = self.store.documents(0, limit::CALL_JOBS_MAX).await?.documents;
+        let stored = stored.iter().find(|document| document.name == write.name);
+        write.expected = stored.map_or(0, |document| document.version);
+        write.version = write.expected + 1;
+        let effect = write.effect.take();
+        write.effect = effect.map(|effect| TopicEffect { groups, limits_bytes, ..effect });
+        let written = self.store.write_documents(vec![write], None).await?;
         assert!(written[0].is_written);
         Ok(())
+    }
+
+    /// Gives the documents whose names begin like this a kind that no build knows, as another version of ringq may have
+    /// stored them. Returns how many there are of it; `None` where that is not possible.
+    pub(crate) async fn make_unknown(&self, names: &str) -> Option<u64> {
+        match &self.place {
+            Place::Redis(redis) => {
+                let keys =
+                    ["documents", "documents.order"].map(|key| format!("ringq:{{s0}}:{key}"));
+                let call = ["EVAL", MAKE_UNKNOWN, "2", &keys[0], &keys[1], names];
+                let count = redis.command(&call).await;
+                count.trim().trim_start_matches(':').parse().ok()
+            }
+            Place::Dir(dir) if self.backend == Backend::SqliteFile => {
+                let file = rusqlite::Connection::open(dir.path().join("ringq.db")).unwrap();
+                let rename =
+                    "UPDATE documents SET name = 'other/' || name WHERE name LIKE ?1 || '%'";
+                file.execute(rename, [names]).unwrap();
+                let count = "SELECT count(*) FROM documents WHERE name LIKE 'other/%'";
+                file.query_row(count, [], |row| row.get(0)).ok()
+            }
+            Place::Dir(_) | Place::Shared(_) => None,
+        }
     }
 
     /// Returns how many parts of jobs of [`TOPIC`] are stored apart, bodies and checkpoints, read from the store

@@ -15,6 +15,7 @@ mod claim;
 mod conflict;
 mod crash_topic;
 mod delete;
+mod documents;
 mod elsewhere;
 mod enqueue;
 mod events;
@@ -184,9 +185,14 @@ macro_rules! conformance {
                     a_pruned_job_is_not_in_the_way_of_a_new_one
                     a_count_does_not_wait_for_all_that_is_past_its_time
                 }
-                policies {
-                    a_policy_replaces_the_version_that_its_caller_knows
+                documents {
+                    a_document_replaces_the_version_that_its_caller_knows
                     changes_are_read_in_their_order_part_by_part
+                    documents_of_unknown_kinds_are_skipped_and_stay
+                    a_document_without_a_topic_is_stored_and_removed
+                    documents_of_which_nothing_is_left_are_removed
+                }
+                policies {
                     a_paused_topic_delivers_nothing_and_takes_jobs
                     a_pause_ends_by_itself_at_its_time
                     a_topic_may_be_paused_before_its_first_job
@@ -195,7 +201,6 @@ macro_rules! conformance {
                     a_topic_that_lives_again_is_kept_as_any_other
                     a_released_topic_is_neither_created_nor_kept
                     a_write_without_a_version_has_its_effect_only
-                    policies_of_which_nothing_is_left_are_removed
                     policies_survive_a_restart
                 }
                 tidy {

@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use crate::store_calls::{LeaseSettlement, StreamLeaseRef, TestJob};
+use bytes::Bytes;
 use ringq::domain::engine::{CrashMove, Unacked};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{
-    JobId, JobKey, OnConflict, Payload, RetentionRule, RetryPolicy, Spec, StreamId, Time,
-    TopicName, When, limit,
+    DocumentName, JobId, JobKey, OnConflict, Payload, PolicyEffect, RetentionRule, RetryPolicy,
+    Spec, StreamId, Time, TopicName, TopicPattern, When, limit,
 };
 use ringq::store::{
-    LeaseRef, LeasedJob, RunningLease, SettleAction, StreamDemand, WritePrecondition,
+    DocumentWrite, LeaseRef, LeasedJob, RunningLease, SettleAction, StreamDemand, TopicEffect,
+    WritePrecondition,
 };
 
 /// The topic of a case with one topic.
@@ -44,6 +46,29 @@ pub(crate) fn job_in(topic: &str, id: &str) -> TestJob {
         max_bytes: None,
         history: None,
     }
+}
+
+/// Builds a write of the policy of a topic with this effect, or of a pattern.
+pub(crate) fn policy_write(
+    name: &str,
+    expected: u64,
+    version: u64,
+    policy: PolicyEffect,
+) -> DocumentWrite {
+    let name = TopicPattern::parse(name).unwrap();
+    let effect = |topic: &TopicName| TopicEffect {
+        topic: topic.clone(),
+        policy,
+        limits_bytes: None,
+        groups: Vec::new(),
+    };
+    let effect = match &name {
+        TopicPattern::Exact(topic) => Some(effect(topic)),
+        TopicPattern::Prefix(_) => None,
+    };
+    let is_live = !matches!(policy, PolicyEffect::Release | PolicyEffect::Forget);
+    let name = DocumentName::TopicPolicy(name);
+    DocumentWrite { name, expected, version, is_live, body: Bytes::new(), effect }
 }
 
 /// Packs a request id and its content as stores keep them.

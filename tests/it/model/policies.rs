@@ -1,7 +1,7 @@
 //! Policies of topics in the reference: their versions, the pauses of topics and the settings of groups.
 
-use ringq::domain::{PolicyEffect, Time, TopicName, TopicPattern};
-use ringq::store::{PolicyWrite, PolicyWriteResult, TopicRemainder};
+use ringq::domain::{PolicyEffect, Time, TopicName};
+use ringq::store::{DocumentWrite, DocumentWriteResult, TopicEffect, TopicRemainder};
 
 use super::coverage::Seen;
 use super::reference::Reference;
@@ -19,19 +19,19 @@ impl Reference {
     }
 
     /// Stores a policy with its effects. That of a deleted topic comes after a prune: a topic with a record stays.
-    pub(super) fn write_policy(&mut self, write: &PolicyWrite) -> PolicyWriteResult {
-        let topic = topic_of(write);
+    pub(super) fn write_policy(&mut self, write: &DocumentWrite) -> DocumentWriteResult {
+        let TopicEffect { topic, policy, groups, limits_bytes: _ } = effect_of(write);
         let version = self.policy_version(topic);
         let is_written = version == write.expected;
-        self.seen.insert(Seen::Policy(name_of(write.effect), is_written));
+        self.seen.insert(Seen::Policy(name_of(*policy), is_written));
         if !is_written {
-            return PolicyWriteResult { is_written, version };
+            return DocumentWriteResult { is_written, version };
         }
         self.policies.retain(|(name, _)| name != topic);
         self.policies.push((topic.clone(), write.version));
-        self.settings.insert(topic.clone(), write.groups.clone());
+        self.settings.insert(topic.clone(), groups.clone());
         self.paused.remove(topic);
-        match write.effect {
+        match policy {
             // A topic with a policy exists.
             PolicyEffect::Deliver => self.total(topic, |_| ()),
             PolicyEffect::Pause { until } => {
@@ -42,7 +42,7 @@ impl Reference {
             PolicyEffect::Forget if self.of(topic).is_empty() => self.forget_topic(topic),
             PolicyEffect::Forget => {}
         }
-        PolicyWriteResult { is_written, version: write.version }
+        DocumentWriteResult { is_written, version: write.version }
     }
 
     /// Returns the topics that are paused without an end.
@@ -61,12 +61,9 @@ impl Reference {
     }
 }
 
-/// Returns the topic of a policy: runs have none of patterns.
-pub(super) fn topic_of(write: &PolicyWrite) -> &TopicName {
-    match &write.name {
-        TopicPattern::Exact(topic) => topic,
-        TopicPattern::Prefix(_) => unreachable!("no policy of a pattern is drawn"),
-    }
+/// Returns the effect of a policy: runs have none of patterns.
+pub(super) fn effect_of(write: &DocumentWrite) -> &TopicEffect {
+    write.effect.as_ref().expect("no policy of a pattern is drawn")
 }
 
 fn name_of(effect: PolicyEffect) -> &'static str {

@@ -6,16 +6,18 @@ use std::fmt::Debug;
 use crate::store_calls::{JobDeletion, PurgeBatch, StoreCalls as _, TestJob};
 use ringq::domain::engine::Command;
 use ringq::domain::{
-    GroupName, Job, JobKey, PolicyEffect, State, Time, Token, TopicName, TopicPattern, limit,
+    DocumentName, GroupName, Job, JobKey, PolicyEffect, State, Time, Token, TopicName,
+    TopicPattern, limit,
 };
 use ringq::store::{
-    Claim, Error, GroupsQuery, JobRequest, JobSum, LeaseQueryResult, LeaseRef, ListQuery,
-    NotWrittenReason, PolicyWrite, RequestResult, RoomQuery, RunningLease, StatsOptions,
+    Claim, DocumentWrite, Error, GroupsQuery, JobRequest, JobSum, LeaseQueryResult, LeaseRef,
+    ListQuery, NotWrittenReason, RequestResult, RoomQuery, RunningLease, StatsOptions,
     all_or_worst_error,
 };
 
 use super::coverage::Seen;
 use super::mirror::{Mirror, Ways};
+use super::policies::effect_of;
 use super::reference::Reference;
 use super::steps::{DUE_SOON, Dice, Eviction, Step, keys, shard, topics};
 use crate::conformance::{Backend, Fixture};
@@ -195,12 +197,12 @@ impl Run {
     }
 
     /// Stores a policy in both. A topic without records is deleted with it, so these are pruned first.
-    async fn write_policy(&mut self, policy: PolicyWrite) -> Result<(), Error> {
-        if policy.effect == PolicyEffect::Forget {
+    async fn write_policy(&mut self, policy: DocumentWrite) -> Result<(), Error> {
+        if effect_of(&policy).policy == PolicyEffect::Forget {
             self.prune(PRUNED_AT_ONCE).await?;
         }
         let expected = vec![self.reference.write_policy(&policy)];
-        same(expected, self.store.store.write_policies(vec![policy], None).await?);
+        same(expected, self.store.store.write_documents(vec![policy], None).await?);
         Ok(())
     }
 
@@ -310,10 +312,10 @@ impl Run {
 
     /// Returns the policies of the store and their versions, in the order of their changes.
     pub(super) async fn policies(&self) -> Vec<(TopicName, u64)> {
-        let page = self.store.store.policies(0, limit::CALL_JOBS_MAX).await.unwrap();
-        let policies = page.policies.into_iter().map(|policy| match policy.name {
-            TopicPattern::Exact(topic) => (topic, policy.version),
-            TopicPattern::Prefix(_) => panic!("{policy:?} was never written"),
+        let page = self.store.store.documents(0, limit::CALL_JOBS_MAX).await.unwrap();
+        let policies = page.documents.into_iter().map(|policy| match policy.name {
+            DocumentName::TopicPolicy(TopicPattern::Exact(topic)) => (topic, policy.version),
+            _ => panic!("{policy:?} was never written"),
         });
         policies.collect()
     }

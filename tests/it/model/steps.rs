@@ -8,7 +8,6 @@ use crate::store_calls::{
     JobReschedule, LeaseExtension, LeaseSettlement, LostClaim, PurgeBatch, RedriveBatch, TestJob,
     Unclaim,
 };
-use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
@@ -16,16 +15,16 @@ use ringq::domain::engine::{CrashMove, Unacked};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{
     GroupName, JobId, JobKey, OnConflict, Payload, PolicyEffect, PriorityAgeing, RetentionRule,
-    RetryOverrides, RetryPolicy, ShardName, Spec, State, Time, Token, TopicName, TopicPattern,
-    When, limit,
+    RetryOverrides, RetryPolicy, ShardName, Spec, State, Time, Token, TopicName, When, limit,
 };
 use ringq::store::{
-    CarriedHistory, Claim, GroupSetting, LeaseRef, PolicyWrite, Purge, RunningLease, SettleAction,
-    StreamDemand, TopicDemand, WritePrecondition,
+    CarriedHistory, Claim, DocumentWrite, GroupSetting, LeaseRef, Purge, RunningLease,
+    SettleAction, StreamDemand, TopicDemand, WritePrecondition,
 };
 
 use super::reference::Reference;
 use crate::conformance::OWNER;
+use crate::conformance::values::policy_write;
 
 const TOPICS: [&str; 3] = ["t0", "t1", "t2"];
 const IDS: [&str; 4] = ["a", "b", "c", "d"];
@@ -59,7 +58,7 @@ pub(super) enum Step {
     List { topic: TopicName, state: State, full: bool, limit: usize },
     Topics { prefix: String, after: Option<TopicName>, limit: usize },
     Evict(Eviction),
-    Policy(PolicyWrite),
+    Policy(DocumentWrite),
     Stats,
     Reopen,
 }
@@ -326,8 +325,9 @@ impl Dice {
             PolicyEffect::Release | PolicyEffect::Forget => Vec::new(),
             PolicyEffect::Deliver | PolicyEffect::Pause { .. } => self.group_settings(),
         };
-        let (name, body) = (TopicPattern::Exact(topic), Bytes::new());
-        Step::Policy(PolicyWrite { name, expected, version: version + 1, effect, groups, body })
+        let mut write = policy_write(topic.as_str(), expected, version + 1, effect);
+        write.effect.iter_mut().for_each(|effect| effect.groups.clone_from(&groups));
+        Step::Policy(write)
     }
 
     /// Draws settings of some groups.

@@ -14,9 +14,9 @@ use tokio::sync::Notify;
 use super::awake_feeds::AwakeFeeds;
 use crate::clock::{LastSkew, Skew};
 use crate::dispatch::{StreamOpenError, StreamOptions, WorkerInfo};
+use crate::documents::DocumentView;
 use crate::domain::explain::HolderFacts;
 use crate::domain::{Time, Token, limit};
-use crate::policies::PolicyView;
 use crate::store::{LeaseEvent, LeasedJob, RevokeReason};
 
 use super::adoption_queue::AdoptionQueue;
@@ -167,10 +167,10 @@ impl StreamRegistry {
     }
 
     /// Returns jobs of paused topics and groups that no transport has taken.
-    pub(in crate::dispatch) fn return_paused(&self, policies: &PolicyView) {
+    pub(in crate::dispatch) fn return_paused(&self, documents: &DocumentView) {
         let now = self.context.clock.now();
         let is_paused = |job: &LeasedJob| {
-            let policy = policies.of_topic(&job.key.topic);
+            let policy = documents.of_topic(&job.key.topic);
             policy.is_some_and(|policy| policy.is_group_paused(&job.spec.group, now))
         };
         for stream in self.all() {

@@ -8,7 +8,7 @@ CREATE TABLE shard (
   state INTEGER,
   -- When the leases of the last claim began; NULL: there was none.
   started INTEGER,
-  -- Up to the version `horizon` the shard has had all policies: those that it does not have were removed, when the last
+  -- Up to the version `horizon` the shard has had all documents: those that it does not have were removed, when the last
   -- change was `removed`.
   horizon INTEGER NOT NULL DEFAULT 0,
   removed INTEGER NOT NULL DEFAULT 0,
@@ -99,12 +99,12 @@ CREATE TABLE checkpoints (
   checkpoint BLOB NOT NULL
 ) STRICT;
 
--- Policies of topics.
-CREATE TABLE policies (
-  name     TEXT    NOT NULL PRIMARY KEY, -- of a topic, or a pattern
+-- Documents, such as the policies of topics.
+CREATE TABLE documents (
+  name     TEXT    NOT NULL PRIMARY KEY, -- its kind, `/`, and its name within the kind
   version  INTEGER NOT NULL,
   sequence INTEGER NOT NULL UNIQUE,      -- number of the change: the last one has the greatest
-  live     INTEGER NOT NULL,             -- 0: nothing is left of it, or the topic was deleted
+  live     INTEGER NOT NULL,             -- 0: nothing is left of it but its version
   body     BLOB    NOT NULL              -- a message of `store/codec/stored.proto`
 ) STRICT, WITHOUT ROWID;
 

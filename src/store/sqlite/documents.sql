@@ -1,16 +1,16 @@
--- write_policies, policies: what operators set for topics.
+-- write_documents, documents, forget_documents.
 -- :version
-SELECT version FROM policies WHERE name = ?1;
+SELECT version FROM documents WHERE name = ?1;
 -- :last_sequence
-SELECT max(removed, coalesce((SELECT max(sequence) FROM policies), 0)), horizon, removed FROM shard;
+SELECT max(removed, coalesce((SELECT max(sequence) FROM documents), 0)), horizon, removed FROM shard;
 -- :write
-INSERT INTO policies (name, version, sequence, live, body) VALUES (?1, ?2, ?3, ?4, ?5)
+INSERT INTO documents (name, version, sequence, live, body) VALUES (?1, ?2, ?3, ?4, ?5)
 ON CONFLICT (name) DO UPDATE SET version = excluded.version, sequence = excluded.sequence, live = excluded.live,
                                  body = excluded.body;
 -- :after
-SELECT name, version, sequence, body FROM policies WHERE sequence > ?1 ORDER BY sequence LIMIT ?2;
+SELECT name, version, sequence, body FROM documents WHERE sequence > ?1 ORDER BY sequence LIMIT ?2;
 -- :remove
-DELETE FROM policies WHERE name = ?1 AND version = ?2 AND live = 0;
+DELETE FROM documents WHERE name = ?1 AND version = ?2 AND live = 0;
 -- :set_horizon
 UPDATE shard SET horizon = ?1, removed = ?2;
 -- :set_paused

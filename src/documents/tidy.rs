@@ -1,4 +1,4 @@
-//! Removes policies of which nothing is left, once every shard has them: [`super::ledger`] states why that is safe. Every
+//! Removes documents of which nothing is left, once every shard has them: [`super::ledger`] states why that is safe. Every
 //! server does it; the first one wins, and the others read that it is done.
 
 use std::sync::Arc;
@@ -8,22 +8,22 @@ use futures::future::join_all;
 
 use crate::shards::{self, Op, Shard};
 
-use super::Policies;
+use super::Documents;
 
 /// Interval of the checks while there is anything to remove.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Time for which all shards must have had a policy before it is removed: longer than a write can be under way
+/// Time for which all shards must have had a document before it is removed: longer than a write can be under way
 /// (`WINDOW_MAX` of a Redis is 3 s), so that none of an older version arrives after the removal.
 const AGE_MIN: Duration = Duration::from_secs(10);
 
-// === impl Policies ===
+// === impl Documents ===
 
-impl Policies {
+impl Documents {
     pub(super) async fn keep_tidy(self) {
         let mut news = self.watch();
         loop {
             if !self.ledger().is_untidy() {
-                // An emptied shard lacks its horizon, which is no news of a policy. No shard is asked for that.
+                // An emptied shard lacks its horizon, which is no news of a document. No shard is asked for that.
                 let _ = tokio::time::timeout(AGE_MIN, news.changed()).await;
                 continue;
             }
@@ -51,12 +51,13 @@ impl Policies {
         self.forget_removed();
         let Some(removals) = self.ledger().removals(age) else { return Ok(false) };
         let remove = all.iter().zip(removals).map(|(shard, removal)| async move {
-            if removal.policies.is_empty() && removal.horizon == removal.expected {
+            if removal.documents.is_empty() && removal.horizon == removal.expected {
                 return Ok(());
             }
             let forget = removal.clone();
-            let is_done =
-                shard.call(Op::ForgetPolicies, |store| store.forget_policies(forget, None)).await?;
+            let is_done = shard
+                .call(Op::ForgetDocuments, |store| store.forget_documents(forget, None))
+                .await?;
             if is_done {
                 self.ledger().removed(shard.index(), &removal);
             }
@@ -82,18 +83,18 @@ impl Policies {
 mod tests {
     use std::convert::Infallible;
 
-    use super::super::{PolicyChangeError, SettingsRoom};
+    use super::super::{DocumentChangeError, SettingsRoom};
     use super::*;
     use crate::clock::Clock;
-    use crate::domain::{TopicPattern, TopicPause, TopicPolicy, TopicSettings};
+    use crate::domain::{DocumentName, TopicPattern, TopicPause, TopicPolicy, TopicSettings};
     use crate::scheduler::tests::test_ring::TestRing;
     use crate::store::faulty_store::{FaultyStore, InjectedFault};
 
     /// More than one call removes.
     const MANY: usize = 521;
 
-    fn server(ring: &TestRing) -> Policies {
-        Policies::new(ring.scheduler.shards().clone(), Clock::system())
+    fn server(ring: &TestRing) -> Documents {
+        Documents::new(ring.scheduler.shards().clone(), Clock::system())
     }
 
     fn name(n: usize) -> TopicPattern {
@@ -102,47 +103,44 @@ mod tests {
 
     /// Changes the policy of the topic `n`, in place of none that is left.
     async fn change(
-        server: &Policies,
+        server: &Documents,
         n: usize,
         room: Option<&SettingsRoom>,
-        change: impl Fn(&mut TopicPolicy),
-    ) -> Result<(), PolicyChangeError<Infallible>> {
+        change: impl Fn(TopicPolicy) -> Option<TopicPolicy>,
+    ) -> Result<(), DocumentChangeError<Infallible>> {
         let name = name(n);
-        let decide = |view: &super::super::PolicyView, now| {
+        let decide = |view: &super::super::DocumentView, now| {
             let last = view.policy(&name).filter(|last| last.is_live());
-            let mut policy =
+            let policy =
                 last.map_or_else(|| TopicPolicy::new(name.clone(), now), |last| (**last).clone());
-            change(&mut policy);
-            Ok(policy)
+            Ok(change(policy))
         };
-        server.change(&name, room, None, decide).await.map(drop)
+        server.change_policy(&name, room, None, decide).await.map(drop)
     }
 
-    fn create(policy: &mut TopicPolicy) {
-        policy.settings = Some(TopicSettings { priority: Some(3), ..TopicSettings::default() });
+    fn create(policy: TopicPolicy) -> Option<TopicPolicy> {
+        let settings = TopicSettings { priority: Some(3), ..TopicSettings::default() };
+        Some(TopicPolicy { settings: Some(settings), ..policy })
     }
 
-    fn delete(policy: &mut TopicPolicy) {
-        *policy = TopicPolicy {
-            is_deleted: true,
-            ..TopicPolicy::new(policy.name.clone(), policy.create_time)
-        };
+    fn delete(_policy: TopicPolicy) -> Option<TopicPolicy> {
+        None
     }
 
-    fn pause(policy: &mut TopicPolicy) {
-        policy.pause = Some(TopicPause::default());
+    fn pause(policy: TopicPolicy) -> Option<TopicPolicy> {
+        Some(TopicPolicy { pause: Some(TopicPause::default()), ..policy })
     }
 
     /// Removes all that can be removed now.
-    async fn tidy(server: &Policies) {
+    async fn tidy(server: &Documents) {
         while server.tidy(Duration::ZERO).await.unwrap_or(false) {}
     }
 
-    /// Returns the number of policies that each shard stores.
+    /// Returns the number of documents that each shard stores.
     async fn stored(stores: &[Arc<FaultyStore>]) -> Vec<usize> {
         let count = |store: &Arc<FaultyStore>| {
             let store = Arc::clone(store);
-            async move { store.sqlite_store().policies(0, 100_000).await.unwrap().policies.len() }
+            async move { store.sqlite_store().documents(0, 100_000).await.unwrap().documents.len() }
         };
         join_all(stores.iter().map(count)).await
     }
@@ -156,13 +154,21 @@ mod tests {
             let ring = TestRing::new(2);
             let server = server(&ring);
             for (begin, end) in [
-                (create as fn(&mut TopicPolicy), delete as fn(&mut TopicPolicy)),
-                (create, |policy| policy.settings = None),
-                (pause, |policy| policy.pause = None),
+                (
+                    create as fn(TopicPolicy) -> Option<TopicPolicy>,
+                    delete as fn(TopicPolicy) -> Option<TopicPolicy>,
+                ),
+                (create, |policy| Some(TopicPolicy { settings: None, ..policy })),
+                (pause, |policy| Some(TopicPolicy { pause: None, ..policy })),
                 (pause, delete),
                 (
-                    |policy| drop(policy.paused_groups.insert(None, String::new())),
-                    |policy| policy.paused_groups.clear(),
+                    |policy| {
+                        Some(TopicPolicy {
+                            paused_groups: [(None, String::new())].into(),
+                            ..policy
+                        })
+                    },
+                    |policy| Some(TopicPolicy { paused_groups: [].into(), ..policy }),
                 ),
             ]
             .into_iter()
@@ -199,12 +205,10 @@ mod tests {
                 let done = join_all(all).await;
                 assert_eq!(done.iter().filter(|done| done.is_ok()).count(), MAX);
                 for refused in done.into_iter().filter_map(Result::err) {
-                    assert_eq!(refused, PolicyChangeError::NoRoom(namespace.clone()));
+                    assert_eq!(refused, DocumentChangeError::NoRoom(namespace.clone()));
                 }
-                let of_other = server.change(&other, Some(&room), None, |_, now| {
-                    let mut policy = TopicPolicy::new(other.clone(), now);
-                    create(&mut policy);
-                    Ok::<_, Infallible>(policy)
+                let of_other = server.change_policy(&other, Some(&room), None, |_, now| {
+                    Ok::<_, Infallible>(create(TopicPolicy::new(other.clone(), now)))
                 });
                 assert_eq!(
                     of_other.await.is_ok(),
@@ -212,17 +216,14 @@ mod tests {
                     "another namespace has room"
                 );
                 // A pause is never refused, and one that has settings may be changed.
-                let live = server.view().all().filter(|p| p.has_settings()).count();
+                let live = server.view().policies().filter(|p| p.has_settings()).count();
                 let all = (0..3 * MAX).map(|n| change(&server, n, Some(&room), pause));
                 join_all(all).await.into_iter().for_each(|done| done.unwrap());
                 assert_eq!(server.view().settings_count(), live);
                 let all = (0..3 * MAX).map(|n| change(&server, n, Some(&room), delete));
                 join_all(all).await.into_iter().for_each(|done| done.unwrap());
                 _ = server
-                    .change(&other, None, None, |_, now| {
-                        let policy = TopicPolicy::new(other.clone(), now);
-                        Ok::<_, Infallible>(TopicPolicy { is_deleted: true, ..policy })
-                    })
+                    .change_policy(&other, None, None, |_, _| Ok::<_, Infallible>(None))
                     .await;
             }
             assert_eq!(server.view().settings_count(), 0);
@@ -236,8 +237,10 @@ mod tests {
         let shards = ring.scheduler.shards();
         // Decided on the shard that stays.
         let home = shards.all()[0].name().clone();
-        let homes: Vec<_> =
-            (0..).filter(|n| server.home(&name(*n)).unwrap().name() == &home).take(3).collect();
+        let homes: Vec<_> = (0..)
+            .filter(|n| server.home(&DocumentName::TopicPolicy(name(*n))).unwrap().name() == &home)
+            .take(3)
+            .collect();
         for n in &homes {
             change(&server, *n, None, create).await.unwrap();
         }
@@ -282,7 +285,7 @@ mod tests {
             tidy(&sleeper).await;
             awake.read_all().await;
             for server in [&sleeper, &awake] {
-                let names: Vec<_> = server.view().all().map(|p| p.name.clone()).collect();
+                let names: Vec<_> = server.view().policies().map(|p| p.name.clone()).collect();
                 assert_eq!(names, [name(count)], "{is_reset}");
             }
             assert_eq!(stored(&ring.stores).await, [1, 1]);
@@ -302,7 +305,7 @@ mod tests {
             change(&first, count + 1, None, create).await.unwrap();
             change(&first, count + 1, None, delete).await.unwrap();
             tidy(&first).await;
-            let backup = ring.stores[1].sqlite_store().policies(0, 100_000).await.unwrap();
+            let backup = ring.stores[1].sqlite_store().documents(0, 100_000).await.unwrap();
             for n in 0..count {
                 change(&first, n, None, delete).await.unwrap();
             }
@@ -311,22 +314,22 @@ mod tests {
 
             let clock = Clock::system();
             let (old, new) = (FaultyStore::new("s1", &clock), FaultyStore::new("s2", &clock));
-            for stored in &backup.policies {
-                let policy = crate::store::codec::decode_topic_policy(
+            for stored in &backup.documents {
+                let document = crate::store::codec::decode_document(
                     stored.name.clone(),
                     stored.version,
                     &stored.body,
                 );
-                let write = super::super::copies::to_write(&policy.unwrap(), 0);
-                old.sqlite_store().write_policies(vec![write], None).await.unwrap();
+                let write = super::super::copies::to_write(&document.unwrap(), 0);
+                old.sqlite_store().write_documents(vec![write], None).await.unwrap();
             }
-            let removal = crate::store::PolicyRemoval {
-                last_sequence: backup.policies.len() as u64,
+            let removal = crate::store::DocumentRemoval {
+                last_sequence: backup.documents.len() as u64,
                 expected: 0,
                 horizon: backup.horizon.version,
-                policies: Vec::new(),
+                documents: Vec::new(),
             };
-            assert!(old.sqlite_store().forget_policies(removal, None).await.unwrap());
+            assert!(old.sqlite_store().forget_documents(removal, None).await.unwrap());
             let stores = vec![Arc::clone(&ring.stores[0]), old, new];
             let states = [crate::domain::ring::ShardState::Active; 3];
             let ring = TestRing::with_stores(stores, &states, 2);
@@ -336,7 +339,7 @@ mod tests {
                 second.exchange(&ring.scheduler.shards().all()[shard]).await.unwrap();
             }
             tidy(&second).await;
-            let mut names: Vec<_> = second.view().all().map(|p| p.name.clone()).collect();
+            let mut names: Vec<_> = second.view().policies().map(|p| p.name.clone()).collect();
             names.sort();
             let mut want = vec![name(count), name(count + 2)];
             want.sort();

@@ -6,10 +6,13 @@ use std::collections::HashMap;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::domain::{FileRecord, PolicySource, Time, TopicPattern, TopicPolicy, TopicSettings};
+use crate::domain::{
+    DocumentContent, DocumentName, FileRecord, PolicySource, Time, TopicPattern, TopicPolicy,
+    TopicSettings,
+};
 use crate::store::codec;
 
-use super::{Policies, PolicyChangeError, PolicyView};
+use super::{DocumentChangeError, DocumentView, Documents};
 
 /// Settings of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -73,7 +76,7 @@ impl FilePolicies {
     ///
     /// # Errors
     /// [`FileRefusal`], but not that it is not applied yet.
-    fn record(&self, view: &PolicyView) -> Result<FileRecord, FileRefusal> {
+    fn record(&self, view: &DocumentView) -> Result<FileRecord, FileRefusal> {
         let &FilePolicies { revision, digest, .. } = self;
         let new = |former| Ok(FileRecord { revision, digest, former: Some(former) });
         match view.file() {
@@ -89,7 +92,7 @@ impl FilePolicies {
         }
     }
 
-    fn first_difference(&self, view: &PolicyView) -> Option<TopicPattern> {
+    fn first_difference(&self, view: &DocumentView) -> Option<TopicPattern> {
         let differs = |name: &&TopicPattern| {
             let policy = view.policy(name).filter(|policy| policy.is_of_file());
             policy.and_then(|policy| policy.settings.as_ref()) != self.settings.get(*name)
@@ -98,22 +101,23 @@ impl FilePolicies {
     }
 
     /// Returns the names that the file has, and those that have their settings from any file.
-    fn names(&self, view: &PolicyView) -> Vec<TopicPattern> {
-        let others = view.all().filter(|policy| policy.is_of_file()).map(|policy| &policy.name);
+    fn names(&self, view: &DocumentView) -> Vec<TopicPattern> {
+        let others =
+            view.policies().filter(|policy| policy.is_of_file()).map(|policy| &policy.name);
         let others = others.filter(|name| !self.settings.contains_key(name));
         self.settings.keys().chain(others).cloned().collect()
     }
 
     /// Returns whether all settings of the file are in force, and none of another one.
     #[must_use]
-    pub fn is_in_force(&self, view: &PolicyView) -> bool {
+    pub fn is_in_force(&self, view: &DocumentView) -> bool {
         let &FilePolicies { revision, digest, .. } = self;
         view.file() == Some(FileRecord { revision, digest, former: None })
             && self.names(view).iter().all(|name| self.decide(name, view, Time(0)).is_none())
     }
 
     /// Returns the policy of `name` by this file, if it changes.
-    fn decide(&self, name: &TopicPattern, view: &PolicyView, now: Time) -> Option<TopicPolicy> {
+    fn decide(&self, name: &TopicPattern, view: &DocumentView, now: Time) -> Option<TopicPolicy> {
         let last = view.policy(name).filter(|last| last.is_live());
         let (wanted, is_of_file) =
             (self.settings.get(name), last.is_some_and(|last| last.is_of_file()));
@@ -144,7 +148,7 @@ fn digest(settings: &HashMap<TopicPattern, TopicSettings>) -> u64 {
         let weights = all.group_weights.iter().map(|(group, weight)| format!("{group} {weight} "));
         for part in [
             name.into_bytes(),
-            codec::encode_topic_policy(&policy),
+            codec::encode_document_content(&policy.into()),
             weights.collect::<String>().into_bytes(),
         ] {
             bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
@@ -154,9 +158,9 @@ fn digest(settings: &HashMap<TopicPattern, TopicSettings>) -> u64 {
     xxh3_64(&bytes)
 }
 
-// === impl Policies ===
+// === impl Documents ===
 
-impl Policies {
+impl Documents {
     /// Puts the settings of a file in force, and takes back those that an earlier file had and this one does not. Returns
     /// the number of policies that have changed.
     ///
@@ -165,11 +169,12 @@ impl Policies {
     pub async fn apply_file(&self, file: &FilePolicies) -> Result<usize, FileRefusal> {
         file.record(&self.view())?;
         self.set_file_record(file, false).await?;
-        let names = file.names(&self.view());
+        let names = file.names(&self.view()).into_iter().map(DocumentName::TopicPolicy).collect();
         let changed = self.change_all(names, |name, view, now| {
             // Another server may have put another file in force.
             file.record(view)?;
-            Ok(file.decide(name, view, now))
+            let DocumentName::TopicPolicy(name) = name else { return Ok(None) };
+            Ok(file.decide(name, view, now).map(DocumentContent::from))
         });
         let changed = changed.await.map_err(refusal)?;
         self.set_file_record(file, true).await?;
@@ -182,27 +187,24 @@ impl Policies {
         file: &FilePolicies,
         is_in_force: bool,
     ) -> Result<(), FileRefusal> {
-        let name = TopicPattern::file_record();
-        let record = |view: &PolicyView| {
+        let record = |view: &DocumentView| {
             let record = file.record(view)?;
             let former = record.former.filter(|_| !is_in_force);
             Ok::<_, FileRefusal>(FileRecord { former, ..record })
         };
-        let changed = self.change_all(vec![name.clone()], |name, view, now| {
+        let changed = self.change_all(vec![DocumentName::TopicFile], |_, view, _| {
             let record = Some(record(view)?).filter(|record| view.file() != Some(*record));
-            let policy =
-                |file| TopicPolicy { file: Some(file), ..TopicPolicy::new(name.clone(), now) };
-            Ok(record.map(policy))
+            Ok(record.map(DocumentContent::TopicFile))
         });
         changed.await.map(drop).map_err(refusal)
     }
 }
 
-fn refusal(error: PolicyChangeError<FileRefusal>) -> FileRefusal {
+fn refusal(error: DocumentChangeError<FileRefusal>) -> FileRefusal {
     match error {
-        PolicyChangeError::Refused(refusal) => refusal,
-        PolicyChangeError::Shard(error) => FileRefusal::NotYet(error.to_string()),
-        error @ (PolicyChangeError::NoActiveShard | PolicyChangeError::NoRoom(_)) => {
+        DocumentChangeError::Refused(refusal) => refusal,
+        DocumentChangeError::Shard(error) => FileRefusal::NotYet(error.to_string()),
+        error @ (DocumentChangeError::NoActiveShard | DocumentChangeError::NoRoom(_)) => {
             FileRefusal::NotYet(error.to_string())
         }
     }
@@ -210,13 +212,11 @@ fn refusal(error: PolicyChangeError<FileRefusal>) -> FileRefusal {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use futures::future::join_all;
 
     use super::*;
     use crate::clock::Clock;
-    use crate::domain::TopicPause;
+    use crate::domain::{Document, TopicPause};
     use crate::scheduler::tests::test_ring::TestRing;
 
     fn name(text: &str) -> TopicPattern {
@@ -231,25 +231,28 @@ mod tests {
         FilePolicies::new(revision, settings.collect())
     }
 
+    fn document(version: u64, policy: TopicPolicy) -> Document {
+        let name = DocumentName::TopicPolicy(policy.name.clone());
+        Document { name, version, update_time: Time(1), content: Some(policy.into()) }
+    }
+
     /// Returns the view in which the file is in force after another one.
-    fn applied(file: &FilePolicies, over: &PolicyView) -> PolicyView {
+    fn applied(file: &FilePolicies, over: &DocumentView) -> DocumentView {
         let mut view = over.clone();
-        let version = 1 + view.all().map(|policy| policy.version).max().unwrap_or(0);
+        let version = 1 + view.all().map(|document| document.version).max().unwrap_or(0);
         let policies = file.names(&view).into_iter();
         let policies = policies.filter_map(|name| file.decide(&name, &view, Time(1)));
-        let mut policies: Vec<_> = policies.collect();
+        let mut documents: Vec<_> = policies.map(|policy| document(version, policy)).collect();
         let record = FileRecord { former: None, ..file.record(&view).unwrap() };
-        let name = TopicPattern::file_record();
-        policies.push(TopicPolicy { file: Some(record), ..TopicPolicy::new(name, Time(1)) });
-        let policies =
-            policies.into_iter().map(|policy| Arc::new(TopicPolicy { version, ..policy }));
-        view.merge(&policies.collect::<Vec<_>>());
+        let (name, content) = (DocumentName::TopicFile, Some(DocumentContent::TopicFile(record)));
+        documents.push(Document { name, version, update_time: Time(1), content });
+        view.merge(&documents);
         view
     }
 
     #[test]
     fn the_higher_revision_counts_and_equal_ones_are_equal() {
-        let none = PolicyView::default();
+        let none = DocumentView::default();
         let first = file(5, &[("a", 1), ("b.*", 2)]);
         let view = applied(&first, &none);
         assert!(first.is_in_force(&view) && !file(6, &[("a", 1)]).is_in_force(&view));
@@ -279,8 +282,8 @@ mod tests {
             pause: pause.clone(),
             ..TopicPolicy::new(name("a"), Time(1))
         };
-        let mut view = PolicyView::default();
-        view.merge(&[Arc::new(by_call)]);
+        let mut view = DocumentView::default();
+        view.merge(&[document(0, by_call)]);
         assert_eq!(file(3, &[]).decide(&name("a"), &view, Time(3)), None);
         let view = applied(&file(2, &[("a", 1)]), &view);
         let taken = view.policy(&name("a")).unwrap();
@@ -306,7 +309,7 @@ mod tests {
                 .map(|tables| file(7, &tables))
                 .collect();
             let servers: Vec<_> =
-                files.iter().map(|_| Policies::new(shards.clone(), Clock::system())).collect();
+                files.iter().map(|_| Documents::new(shards.clone(), Clock::system())).collect();
             let applied = servers.iter().zip(&files).map(|(server, file)| server.apply_file(file));
             let applied = join_all(applied).await;
             let winners: Vec<_> = (0..3).filter(|n| applied[*n].is_ok()).collect();
@@ -326,7 +329,7 @@ mod tests {
         let ring = TestRing::new(2);
         let shards = ring.scheduler.shards();
         let servers: Vec<_> =
-            (0..3).map(|_| Policies::new(shards.clone(), Clock::system())).collect();
+            (0..3).map(|_| Documents::new(shards.clone(), Clock::system())).collect();
         for (revision, count) in [(1, 1), (2, 331), (3, 2), (4, 0), (5, 97)] {
             let names: Vec<String> = (0..count).map(|n| format!("t{n}.*")).collect();
             let tables: Vec<_> = names.iter().map(|name| (name.as_str(), 3)).collect();

@@ -1,45 +1,44 @@
-//! Policies that each shard has, as far as this replica has read, and those that it has to get.
+//! Documents that each shard has, as far as this replica has read, and those that it has to get.
 //!
-//! **Removal.** A policy of which nothing is left has done its work once all shards have it: it only kept older versions
+//! **Removal.** A document of which nothing is left has done its work once all shards have it: it only kept older versions
 //! from coming back. Then each shard removes it and raises its *horizon* in the same write. Up to that version the shard has
-//! had all policies, so that what it lacks was removed. A shard that comes back with older data, or a server that slept
+//! had all documents, so that what it lacks was removed. A shard that comes back with older data, or a server that slept
 //! meanwhile, has a lower horizon or must read anew, and what it brings is deleted instead of taken over
 //! ([`Ledger::is_gone`]).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::domain::{Time, TopicPattern, TopicPolicy, limit};
-use crate::store::{PoliciesPage, PolicyHorizon, PolicyRemoval, PolicyWriteResult};
+use crate::domain::{Document, DocumentName, Time, TopicPattern, limit};
+use crate::store::{DocumentHorizon, DocumentRemoval, DocumentWriteResult, DocumentsPage};
 
-use super::view::{PolicyNews, PolicyView};
+use super::view::{DocumentNews, DocumentView};
 
-/// Policies that a shard has, as far as this replica has read them.
+/// Documents that a shard has, as far as this replica has read them.
 #[derive(Default)]
 pub(super) struct ShardCopy {
     pub(super) last_sequence: u64,
-    horizon: PolicyHorizon,
+    horizon: DocumentHorizon,
     /// True: everything was read that the shard had at some moment.
     is_complete: bool,
-    policies: HashMap<TopicPattern, Arc<TopicPolicy>>,
-    /// Versions of policies that were not read, or cannot be: a newer one replaces them.
-    unread: HashMap<TopicPattern, u64>,
-    /// Names whose policy may be newer elsewhere.
-    behind: HashSet<TopicPattern>,
+    documents: HashMap<DocumentName, Document>,
+    /// Versions of documents that were not read, or cannot be: a newer one replaces them.
+    unread: HashMap<DocumentName, u64>,
+    /// Names whose document may be newer elsewhere.
+    behind: HashSet<DocumentName>,
 }
 
 /// Copies of all shards, in their order.
 pub(super) struct Ledger {
     pub(super) copies: Vec<ShardCopy>,
-    /// Policies of which nothing is left, by version.
-    empty: BTreeSet<(u64, TopicPattern)>,
+    /// Documents of which nothing is left, by version.
+    empty: BTreeSet<(u64, DocumentName)>,
     /// Highest version that any shard has had.
     highest: u64,
-    /// Since when all shards have had all policies up to this version.
+    /// Since when all shards have had all documents up to this version.
     equal_since: Option<(Instant, u64)>,
-    /// Names that are getting settings.
+    /// Topics and patterns that are getting settings.
     pub(super) reserved: Vec<TopicPattern>,
 }
 
@@ -47,38 +46,38 @@ pub(super) struct Ledger {
 
 impl ShardCopy {
     /// Records what the shard has.
-    pub(super) fn insert(&mut self, policy: &Arc<TopicPolicy>) {
-        self.unread.remove(&policy.name);
-        self.policies.insert(policy.name.clone(), Arc::clone(policy));
+    pub(super) fn insert(&mut self, document: &Document) {
+        self.unread.remove(&document.name);
+        self.documents.insert(document.name.clone(), document.clone());
     }
 
     /// Returns the version that a write to the shard has to expect.
-    pub(super) fn version(&self, name: &TopicPattern) -> u64 {
+    pub(super) fn version(&self, name: &DocumentName) -> u64 {
         let unread = self.unread.get(name).copied();
-        unread.or_else(|| Some(self.policies.get(name)?.version)).unwrap_or(0)
+        unread.or_else(|| Some(self.documents.get(name)?.version)).unwrap_or(0)
     }
 
     /// Records the version that a refused write has found.
-    fn found(&mut self, name: &TopicPattern, version: u64) {
-        self.policies.remove(name);
+    fn found(&mut self, name: &DocumentName, version: u64) {
+        self.documents.remove(name);
         match version {
             0 => drop(self.unread.remove(name)),
             version => drop(self.unread.insert(name.clone(), version)),
         }
     }
 
-    /// Returns whether the shard has to get the policy.
-    fn lacks(&self, policy: &TopicPolicy) -> bool {
-        let (stored, version) = (self.policies.get(&policy.name), self.version(&policy.name));
+    /// Returns whether the shard has to get the document.
+    fn lacks(&self, document: &Document) -> bool {
+        let (stored, version) = (self.documents.get(&document.name), self.version(&document.name));
         match stored {
-            Some(stored) => policy.replaces(stored),
-            None if version > 0 => policy.version > version,
-            None => policy.is_live() || policy.version > self.horizon.version,
+            Some(stored) => document.replaces(stored),
+            None if version > 0 => document.version > version,
+            None => document.is_live() || document.version > self.horizon.version,
         }
     }
 
-    /// Returns whether the shard has lost data, or has removed policies that were not read before.
-    fn must_be_read_anew(&self, page: &PoliciesPage) -> bool {
+    /// Returns whether the shard has lost data, or has removed documents that were not read before.
+    fn must_be_read_anew(&self, page: &DocumentsPage) -> bool {
         let has_missed = page.horizon != self.horizon
             && !(self.is_complete && page.horizon.sequence <= self.last_sequence);
         (self.is_complete || self.last_sequence > 0)
@@ -108,8 +107,8 @@ impl Ledger {
     }
 
     /// Forgets what was read of a shard: all of it is read again.
-    pub(super) fn reset(&mut self, shard: usize, view: &PolicyView) {
-        let behind = view.all().map(|policy| policy.name.clone()).collect();
+    pub(super) fn reset(&mut self, shard: usize, view: &DocumentView) {
+        let behind = view.all().map(|document| document.name.clone()).collect();
         self.copies[shard] = ShardCopy { behind, ..ShardCopy::default() };
         self.equal_since = None;
     }
@@ -118,11 +117,11 @@ impl Ledger {
     pub(super) fn take(
         &mut self,
         shard: usize,
-        page: &PoliciesPage,
-        policies: Vec<Result<Arc<TopicPolicy>, (TopicPattern, u64)>>,
-        view: &PolicyView,
+        page: &DocumentsPage,
+        documents: Vec<Result<Document, (DocumentName, u64)>>,
+        view: &DocumentView,
         now: Time,
-    ) -> Option<Vec<Arc<TopicPolicy>>> {
+    ) -> Option<Vec<Document>> {
         if self.copies[shard].must_be_read_anew(page) {
             self.reset(shard, view);
             return None;
@@ -132,52 +131,49 @@ impl Ledger {
         if copy.is_complete && copy.horizon.version < page.horizon.version {
             let removed = self.empty.iter().take_while(|(v, _)| *v <= page.horizon.version);
             for (version, name) in removed {
-                if copy.policies.get(name).is_some_and(|policy| policy.version == *version) {
-                    copy.policies.remove(name);
+                if copy.documents.get(name).is_some_and(|document| document.version == *version) {
+                    copy.documents.remove(name);
                 }
             }
         }
         copy.horizon = page.horizon;
-        let mut read = Vec::with_capacity(policies.len());
-        for policy in policies {
-            match policy {
-                Ok(policy) => {
-                    copy.insert(&policy);
-                    copy.behind.insert(policy.name.clone());
-                    read.push(policy);
+        let mut read = Vec::with_capacity(documents.len());
+        for document in documents {
+            match document {
+                Ok(document) => {
+                    copy.insert(&document);
+                    copy.behind.insert(document.name.clone());
+                    read.push(document);
                 }
                 Err((name, version)) => {
-                    copy.policies.remove(&name);
+                    copy.documents.remove(&name);
                     copy.unread.insert(name, version);
                 }
             }
         }
-        let last = page.policies.last().map_or(page.last_sequence, |last| last.sequence);
-        // Names that another version of ringq wrote are not in the page.
-        let is_last = last >= page.last_sequence || page.policies.is_empty();
-        copy.last_sequence = if is_last { page.last_sequence } else { last };
+        let is_last = page.read_to >= page.last_sequence;
+        copy.last_sequence = page.read_to.min(page.last_sequence);
         let was_complete = std::mem::replace(&mut copy.is_complete, true);
         copy.is_complete = was_complete || is_last;
         if copy.is_complete && !was_complete {
             // What the others had may have been removed here.
             read.extend(view.all().cloned());
         }
-        Some(read.into_iter().map(|policy| self.or_deletion(policy, now)).collect())
+        Some(read.into_iter().map(|document| self.or_deletion(document, now)).collect())
     }
 
     /// Returns whether the shard is read up to its last change.
-    pub(super) fn is_read(&self, shard: usize, page: &PoliciesPage) -> bool {
+    pub(super) fn is_read(&self, shard: usize, page: &DocumentsPage) -> bool {
         self.copies[shard].last_sequence >= page.last_sequence
     }
 
-    /// Returns the policy, or the deletion of one that was removed.
-    fn or_deletion(&self, policy: Arc<TopicPolicy>, now: Time) -> Arc<TopicPolicy> {
-        if !self.is_gone(&policy) {
-            return policy;
+    /// Returns the document, or the deletion of one that was removed.
+    fn or_deletion(&self, document: Document, now: Time) -> Document {
+        if !self.is_gone(&document) {
+            return document;
         }
         let version = self.leading_horizon();
-        let name = policy.name.clone();
-        Arc::new(TopicPolicy { version, is_deleted: true, ..TopicPolicy::new(name, now) })
+        Document { version, update_time: now, content: None, ..document }
     }
 
     fn leading_horizon(&self) -> u64 {
@@ -185,46 +181,49 @@ impl Ledger {
         complete.map(|copy| copy.horizon.version).max().unwrap_or(0)
     }
 
-    /// Returns whether the policy was removed: no shard of those with the highest horizon has any of its name, and the
+    /// Returns whether the document was removed: no shard of those with the highest horizon has any of its name, and the
     /// horizon is not below it.
-    fn is_gone(&self, policy: &TopicPolicy) -> bool {
+    fn is_gone(&self, document: &Document) -> bool {
         let horizon = self.leading_horizon();
         let leads = |copy: &&ShardCopy| copy.horizon.version == horizon;
-        let lacks = |copy: &ShardCopy| copy.is_complete && copy.version(&policy.name) == 0;
-        policy.is_live() && policy.version <= horizon && self.copies.iter().filter(leads).all(lacks)
+        let lacks = |copy: &ShardCopy| copy.is_complete && copy.version(&document.name) == 0;
+        document.is_live()
+            && document.version <= horizon
+            && self.copies.iter().filter(leads).all(lacks)
     }
 
     /// Records what is news in the view.
-    pub(super) fn note(&mut self, news: &[PolicyNews]) {
-        for (last, policy) in news {
+    pub(super) fn note(&mut self, news: &[DocumentNews]) {
+        for (last, document) in news {
             let last = last.as_ref().filter(|last| !last.is_live());
             if let Some(last) = last {
                 self.empty.remove(&(last.version, last.name.clone()));
             }
-            if !policy.is_live() {
-                self.empty.insert((policy.version, policy.name.clone()));
+            if !document.is_live() {
+                self.empty.insert((document.version, document.name.clone()));
             }
-            self.highest = self.highest.max(policy.version);
-            for copy in self.copies.iter_mut().filter(|copy| copy.lacks(policy)) {
-                copy.behind.insert(policy.name.clone());
+            self.highest = self.highest.max(document.version);
+            for copy in self.copies.iter_mut().filter(|copy| copy.lacks(document)) {
+                copy.behind.insert(document.name.clone());
             }
             // Its settings count from now on.
-            self.reserved.retain(|name| *name != policy.name);
+            let policy = document.topic_policy();
+            self.reserved.retain(|name| policy.is_none_or(|policy| policy.name != *name));
         }
     }
 
-    /// Returns the policies that a shard is to get, at most `limit`, each with the version that it has.
+    /// Returns the documents that a shard is to get, at most `limit`, each with the version that it has.
     pub(super) fn writes(
         &mut self,
         shard: usize,
-        view: &PolicyView,
+        view: &DocumentView,
         limit: usize,
-    ) -> Vec<(Arc<TopicPolicy>, u64)> {
+    ) -> Vec<(Document, u64)> {
         let copy = &mut self.copies[shard];
-        let due = |name| view.policy(name).filter(|policy| copy.lacks(policy));
+        let due = |name| view.document(name).filter(|document| copy.lacks(document));
         let writes: Vec<_> = copy.behind.iter().filter_map(due).take(limit).collect();
-        let writes = writes.iter().map(|policy| (Arc::clone(policy), copy.version(&policy.name)));
-        let writes: Vec<_> = writes.collect();
+        let write = |document: &Document| (document.clone(), copy.version(&document.name));
+        let writes: Vec<_> = writes.into_iter().map(write).collect();
         // Names stay until nothing is due: a caller may go away while it writes.
         if writes.is_empty() {
             copy.behind.clear();
@@ -236,29 +235,29 @@ impl Ledger {
     pub(super) fn wrote(
         &mut self,
         shard: usize,
-        policies: &[Arc<TopicPolicy>],
-        results: &[PolicyWriteResult],
-    ) -> Vec<Arc<TopicPolicy>> {
+        documents: &[Document],
+        results: &[DocumentWriteResult],
+    ) -> Vec<Document> {
         let copy = &mut self.copies[shard];
         let mut written = Vec::new();
-        for (index, policy) in policies.iter().enumerate() {
+        for (index, document) in documents.iter().enumerate() {
             match results.get(index) {
                 Some(result) if result.is_written => {
-                    copy.insert(policy);
-                    written.push(Arc::clone(policy));
+                    copy.insert(document);
+                    written.push(document.clone());
                 }
                 result => {
                     if let Some(result) = result {
-                        copy.found(&policy.name, result.version);
+                        copy.found(&document.name, result.version);
                     }
-                    copy.behind.insert(policy.name.clone());
+                    copy.behind.insert(document.name.clone());
                 }
             }
         }
         written
     }
 
-    /// Returns the number of policies of which nothing is left.
+    /// Returns the number of documents of which nothing is left.
     pub(super) fn empty_count(&self) -> usize {
         self.empty.len()
     }
@@ -270,7 +269,7 @@ impl Ledger {
     }
 
     /// Returns what each shard is to remove now, if all of them have had the same for `age`. All have just been read.
-    pub(super) fn removals(&mut self, age: std::time::Duration) -> Option<Vec<PolicyRemoval>> {
+    pub(super) fn removals(&mut self, age: std::time::Duration) -> Option<Vec<DocumentRemoval>> {
         let is_equal = |copy: &ShardCopy| copy.is_complete && copy.behind.is_empty();
         if !self.is_untidy() || !self.copies.iter().all(is_equal) {
             self.equal_since = None;
@@ -309,29 +308,29 @@ impl Ledger {
         let removal = |copy: &ShardCopy| {
             let stored = due
                 .iter()
-                .filter_map(|(_, name)| Some((name.clone(), copy.policies.get(name)?.version)));
-            PolicyRemoval {
+                .filter_map(|(_, name)| Some((name.clone(), copy.documents.get(name)?.version)));
+            DocumentRemoval {
                 last_sequence: copy.last_sequence,
                 expected: copy.horizon.version,
                 horizon: part.max(copy.horizon.version),
-                policies: stored.collect(),
+                documents: stored.collect(),
             }
         };
         Some(self.copies.iter().map(removal).collect())
     }
 
-    /// Records that a shard has removed policies.
-    pub(super) fn removed(&mut self, shard: usize, removal: &PolicyRemoval) {
+    /// Records that a shard has removed documents.
+    pub(super) fn removed(&mut self, shard: usize, removal: &DocumentRemoval) {
         let copy = &mut self.copies[shard];
-        for (name, _) in &removal.policies {
-            copy.policies.remove(name);
+        for (name, _) in &removal.documents {
+            copy.documents.remove(name);
         }
         let (version, sequence) = (removal.horizon, removal.last_sequence);
-        copy.horizon = PolicyHorizon { version, sequence };
+        copy.horizon = DocumentHorizon { version, sequence };
     }
 
     /// Removes from the view what all shards have removed.
-    pub(super) fn forget_removed(&mut self, view: &mut PolicyView) {
+    pub(super) fn forget_removed(&mut self, view: &mut DocumentView) {
         let complete = self.copies.iter().all(|copy| copy.is_complete);
         let lowest = self.copies.iter().map(|copy| copy.horizon.version).min();
         let Some(lowest) = lowest.filter(|_| complete) else { return };
@@ -348,15 +347,18 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::domain::{DocumentContent, TopicPolicy};
 
-    fn policy(version: u64, is_deleted: bool) -> Arc<TopicPolicy> {
+    fn policy(version: u64, is_deleted: bool) -> Document {
         let name = TopicPattern::parse("a").unwrap();
-        Arc::new(TopicPolicy { version, is_deleted, ..TopicPolicy::new(name, Time(0)) })
+        let policy = DocumentContent::from(TopicPolicy::new(name.clone(), Time(0)));
+        let content = Some(policy).filter(|_| !is_deleted);
+        Document { name: DocumentName::TopicPolicy(name), version, update_time: Time(0), content }
     }
 
     /// Returns a view and a ledger of two shards that know this policy.
-    fn known(policy: Arc<TopicPolicy>) -> (PolicyView, Ledger) {
-        let (mut view, mut ledger) = (PolicyView::default(), Ledger::new(2));
+    fn known(policy: Document) -> (DocumentView, Ledger) {
+        let (mut view, mut ledger) = (DocumentView::default(), Ledger::new(2));
         ledger.note(&view.merge(&[policy]));
         (view, ledger)
     }
@@ -367,10 +369,24 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(ledger.writes(0, &view, 64), [(policy(5, true), 0)]);
         }
-        let result = PolicyWriteResult { is_written: true, version: 5 };
+        let result = DocumentWriteResult { is_written: true, version: 5 };
         ledger.wrote(0, &[policy(5, true)], &[result]);
         assert_eq!(ledger.writes(0, &view, 64), []);
         assert_eq!(ledger.writes(1, &view, 64), [(policy(5, true), 0)]);
+    }
+
+    #[test]
+    fn a_page_of_documents_that_are_not_known_is_no_last_page() {
+        let (view, mut ledger) = (DocumentView::default(), Ledger::new(1));
+        for (read_to, is_read) in [(512, false), (1_024, false), (1_030, true)] {
+            let horizon = DocumentHorizon::default();
+            let page =
+                DocumentsPage { documents: Vec::new(), read_to, last_sequence: 1_030, horizon };
+            assert_eq!(ledger.take(0, &page, Vec::new(), &view, Time(1)), Some(Vec::new()));
+            assert_eq!(ledger.is_read(0, &page), is_read);
+            assert_eq!(ledger.copies[0].last_sequence, read_to);
+            assert_eq!(ledger.copies[0].is_complete, is_read);
+        }
     }
 
     #[test]

@@ -1,6 +1,5 @@
-//! Exchanges policies with each shard: reads what changed there, and writes what is newer elsewhere.
+//! Exchanges documents with each shard: reads what changed there, and writes what is newer elsewhere.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -9,11 +8,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::backoff::{Backoff, BackoffRange};
-use crate::domain::{TopicPattern, TopicPolicy, limit};
+use crate::domain::{Document, DocumentName, PolicyEffect, TopicName, TopicPattern, limit};
 use crate::shards::{self, Op, Shard};
-use crate::store::{EventKind, GroupSetting, PolicyWrite, ShardEvent, StoredPolicy, codec};
+use crate::store::{
+    DocumentWrite, EventKind, GroupSetting, ShardEvent, StoredDocument, TopicEffect, codec,
+};
 
-use super::Policies;
+use super::Documents;
 
 /// Interval in which a shard that others use is read without an event: events may get lost.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,41 +23,42 @@ const RETRY_DELAYS: BackoffRange =
     BackoffRange { min: Duration::from_millis(50), max: Duration::from_secs(1) };
 /// Number of rounds of an exchange: a shard that another replica writes to has news after each.
 const ROUNDS_MAX: usize = 4;
-/// Number of policies in one write, and of the settings of groups in it unless one policy has more.
+/// Number of documents in one write, and of the settings of groups in it unless one document has more.
 pub(super) const WRITE_MAX: usize = 64;
 const WRITE_SETTINGS_MAX: usize = 1_000;
 /// Longest pause after a full batch.
 const PACE_MAX: Duration = Duration::from_millis(50);
 
-// === impl Policies ===
+// === impl Documents ===
 
-impl Policies {
-    /// Reads the policies of all shards that answer, once: to be called before the server serves.
+impl Documents {
+    /// Reads the documents of all shards that answer, once: to be called before the server serves.
     pub async fn read_all(&self) {
         let read = |shard| async move {
             if let Err(error) = self.exchange(shard).await {
-                tracing::debug!(shard = %shard.name(), %error, "policies of topics not read yet");
+                tracing::debug!(shard = %shard.name(), %error, "documents not read yet");
             }
         };
         futures::future::join_all(self.inner.shards.all().iter().map(read)).await;
     }
 
-    /// Starts to exchange policies with all shards, until `stop`.
+    /// Starts to exchange documents with all shards, until `stop`.
     pub fn follow(&self, stop: &CancellationToken) -> TaskTracker {
         let tasks = TaskTracker::new();
         for shard in self.inner.shards.all() {
-            let (policies, shard, stop) = (self.clone(), shard.clone(), stop.clone());
-            tasks
-                .spawn(async move { stop.run_until_cancelled(policies.follow_shard(shard)).await });
+            let (documents, shard, stop) = (self.clone(), shard.clone(), stop.clone());
+            tasks.spawn(
+                async move { stop.run_until_cancelled(documents.follow_shard(shard)).await },
+            );
         }
-        let (policies, stop) = (self.clone(), stop.clone());
-        tasks.spawn(async move { stop.run_until_cancelled(policies.keep_tidy()).await });
+        let (documents, stop) = (self.clone(), stop.clone());
+        tasks.spawn(async move { stop.run_until_cancelled(documents.keep_tidy()).await });
         tasks.close();
         tasks
     }
 
     async fn follow_shard(self, shard: Shard) {
-        let mut events = shard.events(EventKind::Policies);
+        let mut events = shard.events(EventKind::Documents);
         let (mut news, mut pauses) = (self.watch(), Backoff::new(RETRY_DELAYS));
         loop {
             // What was known before the exchange is written by it.
@@ -75,7 +77,7 @@ impl Policies {
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(shard = %shard.name(), %error, "policies of topics not exchanged");
+                    tracing::debug!(shard = %shard.name(), %error, "documents not exchanged");
                     shard.pause_before_retry(pauses.next_delay()).await;
                 }
             }
@@ -91,7 +93,7 @@ impl Policies {
         self.exchange_alone(shard).await
     }
 
-    /// Exchanges policies with a shard whose gate the caller holds.
+    /// Exchanges documents with a shard whose gate the caller holds.
     pub(super) async fn exchange_alone(&self, shard: &Shard) -> shards::Result<()> {
         for _ in 0..ROUNDS_MAX {
             self.read(shard).await?;
@@ -106,9 +108,9 @@ impl Policies {
         loop {
             let after = self.ledger().copies[shard.index()].last_sequence;
             let page = shard
-                .call(Op::Policies, |store| store.policies(after, limit::CALL_JOBS_MAX))
+                .call(Op::Documents, |store| store.documents(after, limit::CALL_JOBS_MAX))
                 .await?;
-            let read = page.policies.iter().map(|stored| decode(shard, stored)).collect();
+            let read = page.documents.iter().map(|stored| decode(shard, stored)).collect();
             let (mut ledger, now) = (self.ledger(), self.inner.clock.now());
             if let Some(read) = ledger.take(shard.index(), &page, read, &self.view(), now) {
                 self.merge(&mut ledger, &read);
@@ -137,7 +139,7 @@ impl Policies {
         }
     }
 
-    /// Writes policies to a shard in place of the versions that it has; returns those that were written. The caller holds
+    /// Writes documents to a shard in place of the versions that it has; returns those that were written. The caller holds
     /// the gate of the shard.
     ///
     /// # Errors
@@ -145,32 +147,32 @@ impl Policies {
     pub(super) async fn write_batch(
         &self,
         shard: &Shard,
-        writes: Vec<(Arc<TopicPolicy>, u64)>,
+        writes: Vec<(Document, u64)>,
         until: Option<Instant>,
-    ) -> shards::Result<Vec<Arc<TopicPolicy>>> {
+    ) -> shards::Result<Vec<Document>> {
         let mut written = Vec::with_capacity(writes.len());
-        let (policies, mut rest): (Vec<_>, Vec<_>) = writes
+        let (documents, mut rest): (Vec<_>, Vec<_>) = writes
             .into_iter()
-            .map(|(policy, expected)| (Arc::clone(&policy), to_write(&policy, expected)))
+            .map(|(document, expected)| (document.clone(), to_write(&document, expected)))
             .unzip();
-        let mut policies = policies.as_slice();
-        while !policies.is_empty() {
+        let mut documents = documents.as_slice();
+        while !documents.is_empty() {
             let mut settings = 0;
             let fits = rest.iter().take_while(|write| {
-                settings += write.groups.len();
+                settings += write.effect.as_ref().map_or(0, |effect| effect.groups.len());
                 settings <= WRITE_SETTINGS_MAX
             });
             let behind = rest.split_off(fits.count().max(1));
-            let (part, others) = policies.split_at(rest.len());
+            let (part, others) = documents.split_at(rest.len());
             let begun = Instant::now();
             let writes = std::mem::replace(&mut rest, behind);
             let results =
-                shard.call(Op::WritePolicies, |store| store.write_policies(writes, until)).await;
+                shard.call(Op::WriteDocuments, |store| store.write_documents(writes, until)).await;
             let results = results.inspect_err(|_| {
-                self.ledger().wrote(shard.index(), policies, &[]);
+                self.ledger().wrote(shard.index(), documents, &[]);
             })?;
             written.extend(self.ledger().wrote(shard.index(), part, &results));
-            policies = others;
+            documents = others;
             if written.len() == WRITE_MAX {
                 // Of many batches: other calls of the shard have two thirds of its time.
                 tokio::time::sleep((2 * begun.elapsed()).min(PACE_MAX)).await;
@@ -189,24 +191,40 @@ async fn changed(events: &mut broadcast::Receiver<ShardEvent>) -> bool {
     }
 }
 
-/// Returns the write of a policy in place of a version.
-pub(super) fn to_write(policy: &TopicPolicy, expected: u64) -> PolicyWrite {
-    let setting = |(group, (weight, paused))| GroupSetting { group, weight, paused };
-    PolicyWrite {
-        name: policy.name.clone(),
+/// Returns the write of a document in place of a version.
+pub(super) fn to_write(document: &Document, expected: u64) -> DocumentWrite {
+    let effect = match &document.name {
+        DocumentName::TopicPolicy(TopicPattern::Exact(topic)) => Some(effect_of(topic, document)),
+        DocumentName::TopicPolicy(TopicPattern::Prefix(_)) | DocumentName::TopicFile => None,
+    };
+    DocumentWrite {
+        name: document.name.clone(),
         expected,
-        version: policy.version,
-        effect: policy.effect(),
-        groups: policy.groups().into_iter().map(setting).collect(),
-        body: codec::encode_topic_policy(policy).into(),
+        version: document.version,
+        is_live: document.is_live(),
+        body: codec::encode_document(document).into(),
+        effect,
     }
 }
 
-/// Decodes a stored policy. Of one that cannot be read the name and the version are returned; a newer one replaces it.
-fn decode(shard: &Shard, stored: &StoredPolicy) -> Result<Arc<TopicPolicy>, (TopicPattern, u64)> {
-    let StoredPolicy { name, version, body, .. } = stored;
-    codec::decode_topic_policy(name.clone(), *version, body).map(Arc::new).map_err(|error| {
-        tracing::error!(shard = %shard.name(), topic = %name, %error, "policy of a topic is damaged; ignored");
+/// Returns the effect of the policy of a topic, which may be deleted.
+fn effect_of(topic: &TopicName, document: &Document) -> TopicEffect {
+    let policy = document.topic_policy();
+    let settings = policy.and_then(|policy| policy.settings.as_ref());
+    let setting = |(group, (weight, paused))| GroupSetting { group, weight, paused };
+    TopicEffect {
+        topic: topic.clone(),
+        policy: policy.map_or(PolicyEffect::Forget, |policy| policy.effect()),
+        limits_bytes: settings.map(|settings| settings.max_stored_bytes.is_some()),
+        groups: policy.iter().flat_map(|policy| policy.groups()).map(setting).collect(),
+    }
+}
+
+/// Decodes a stored document. Of one that cannot be read the name and the version are returned; a newer one replaces it.
+fn decode(shard: &Shard, stored: &StoredDocument) -> Result<Document, (DocumentName, u64)> {
+    let StoredDocument { name, version, body } = stored;
+    codec::decode_document(name.clone(), *version, body).map_err(|error| {
+        tracing::error!(shard = %shard.name(), document = %name, %error, "document is damaged; ignored");
         (name.clone(), *version)
     })
 }

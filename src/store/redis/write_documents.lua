@@ -1,16 +1,17 @@
 -- flags: allow-oom
--- write_policies: stores policies of topics, each if the shard has the expected version, with their effects.
--- ARGV: now, then per policy: name, whether it is a topic (1) or a pattern (0), expected version (0: none), version (0: it
--- is not stored), effect (`d` delivers, `p` pauses, `r` releases the topic, `f` forgets it if it has no job; then 1 or 0 if
--- the topic has settings, with or without a limit of bytes), for `p` the time until which (0: no end), body, number of
--- settings of groups; per setting: group (empty: the jobs without one), weight, paused (0 or 1).
--- Reply: now, then per policy: whether it was written (0 or 1), version that the shard has.
+-- write_documents: stores documents, each if the shard has the expected version, with their effects.
+-- ARGV: now, then per document: name, expected version (0: none), version (0: it is not stored), whether anything is left of
+-- it (0 or 1), body, topic that it has an effect on (empty: none). With a topic: effect (`d` delivers, `p` pauses, `r`
+-- releases the topic, `f` forgets it if it has no job; then 1 or 0 if the topic has settings, with or without a limit of
+-- bytes), for `p` the time until which (0: no end), number of settings of groups; per setting: group (empty: the jobs
+-- without one), weight, paused (0 or 1).
+-- Reply: now, then per document: whether it was written (0 or 1), version that the shard has.
 --#include clock
 --#include topic_end
---#include policy_horizon
+--#include document_horizon
 local reply, changed = { now }, false
-local policies, order, claims = P .. 'policies', P .. 'policies.order', P .. 'claims'
-local last, horizon = policy_horizon()
+local documents, order, claims = P .. 'documents', P .. 'documents.order', P .. 'claims'
+local last, horizon = document_horizon()
 
 -- Writes the mark of a paused topic among its marks, or removes it.
 local function pause(name, till)
@@ -68,50 +69,50 @@ local function configure(name, from, to)
   if wake then call('PUBLISH', P .. 'w', string.format('%d', wake) .. ' ' .. name) end
 end
 
+-- Applies the effect whose arguments begin here to a topic.
+local function apply(topic, a, behind)
+  local effect, limit = string.sub(ARGV[a], 1, 1), string.sub(ARGV[a], 2)
+  local key = P .. 'topic:' .. topic
+  configure(topic, a + 3, behind - 1)
+  -- There may be no such topic.
+  if (effect == 'f' or effect == 'r') and not call('HGET', claims, topic) then return end
+  -- A limit of bytes that comes, or comes again, counts the jobs that were written without it.
+  if (call('HGET', key, 'limited') or '') ~= limit then
+    call('HDEL', key, 'counting', 'limited')
+    if limit ~= '' then call('HSET', key, 'limited', limit) end
+  end
+  call('HDEL', key, 'empty')
+  pause(topic, effect == 'p' and ARGV[a + 1] or nil)
+  if effect ~= 'f' then return end
+  if call('HLEN', P .. 'jobs:' .. topic) == 0 and delete_lanes(topic) then
+    delete_topic(topic)
+  else
+    -- It goes as soon as it is empty, unless a job comes.
+    call('HSET', key, 'empty', '0 ' .. (call('HGET', key, 'arrived') or '0'))
+  end
+end
+
 local a = 2
 while a < #ARGV do
-  local name, effect, limit = ARGV[a], string.sub(ARGV[a + 4], 1, 1), string.sub(ARGV[a + 4], 2)
-  local first = a + 8
-  local behind = first + 3 * ARGV[a + 7]
-  local stored = call('HGET', policies, name)
+  local name, topic = ARGV[a], ARGV[a + 5]
+  local behind = topic == '' and a + 6 or a + 9 + 3 * ARGV[a + 8]
+  local stored = call('HGET', documents, name)
   local version = stored and string.match(stored, '^%d+') or '0'
   -- What the shard lacks up to its horizon was removed, which the caller has not read yet.
-  local is_gone = not stored and ARGV[a + 3] ~= '0' and ARGV[a + 3] + 0 <= horizon
-  local holds = version == ARGV[a + 2] and not is_gone
+  local is_gone = not stored and ARGV[a + 2] ~= '0' and ARGV[a + 2] + 0 <= horizon
+  local holds = version == ARGV[a + 1] and not is_gone
   if holds then
-    if ARGV[a + 3] ~= '0' then
-      version, last, changed = ARGV[a + 3], last + 1, true
-      local sequence, live = string.format('%d', last), (effect == 'd' or effect == 'p') and ' 1 ' or ' 0 '
-      call('HSET', policies, name, version .. ' ' .. sequence .. live .. ARGV[a + 6])
+    if ARGV[a + 2] ~= '0' then
+      version, last, changed = ARGV[a + 2], last + 1, true
+      local sequence = string.format('%d', last)
+      call('HSET', documents, name, version .. ' ' .. sequence .. ' ' .. ARGV[a + 3] .. ' ' .. ARGV[a + 4])
       call('ZADD', order, sequence, name)
     end
-    if ARGV[a + 1] == '1' then
-      configure(name, first, behind - 1)
-      if (effect == 'f' or effect == 'r') and not call('HGET', claims, name) then
-        -- There is no such topic.
-      else
-        -- A limit of bytes that comes, or comes again, counts the jobs that were written without it.
-        if (call('HGET', P .. 'topic:' .. name, 'limited') or '') ~= limit then
-          call('HDEL', P .. 'topic:' .. name, 'counting', 'limited')
-          if limit ~= '' then call('HSET', P .. 'topic:' .. name, 'limited', limit) end
-        end
-        call('HDEL', P .. 'topic:' .. name, 'empty')
-        pause(name, effect == 'p' and ARGV[a + 5] or nil)
-        if effect == 'f' then
-          if call('HLEN', P .. 'jobs:' .. name) == 0 and delete_lanes(name) then
-            delete_topic(name)
-          else
-            -- It goes as soon as it is empty, unless a job comes.
-            local arrived = call('HGET', P .. 'topic:' .. name, 'arrived') or '0'
-            call('HSET', P .. 'topic:' .. name, 'empty', '0 ' .. arrived)
-          end
-        end
-      end
-    end
+    if topic ~= '' then apply(topic, a + 6, behind) end
   end
   reply[#reply + 1], reply[#reply + 2] = holds and 1 or 0, version + 0
   a = behind
 end
 save_lanes()
-if changed then call('PUBLISH', P .. 'w', 'policies') end
+if changed then call('PUBLISH', P .. 'w', 'documents') end
 return reply

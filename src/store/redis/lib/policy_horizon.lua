@@ -1,7 +1,0 @@
--- Returns the number of the last change of policies, and the horizon: up to this version the shard has had all policies, and
--- those that it does not have were removed when the last change had this number.
-local function policy_horizon()
-  local version, removed = string.match(call('HGET', P .. 'policies', '') or '', '^(%d+) (%d+)')
-  local top = call('ZRANGE', P .. 'policies.order', '-1', '-1', 'WITHSCORES')[2] or 0
-  return math.max(top + 0, (removed or 0) + 0), (version or 0) + 0, (removed or 0) + 0
-end
