@@ -15,7 +15,7 @@ use super::{DocumentView, Documents};
 /// must find the same shard.
 const HOME_ID: &str = "document";
 /// Number of times that a change is decided: other changes of the same document may come first each time.
-const DECISIONS_MAX: usize = 8;
+pub(super) const DECISIONS_MAX: usize = 8;
 
 /// Reason why a document was not changed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -179,7 +179,7 @@ impl Documents {
     }
 }
 
-fn contention() -> store::Error {
+pub(super) fn contention() -> store::Error {
     store::Error::Contention("the policy changed during each attempt".into())
 }
 

@@ -86,7 +86,9 @@ mod tests {
     use super::super::{DocumentChangeError, SettingsRoom};
     use super::*;
     use crate::clock::Clock;
-    use crate::domain::{DocumentName, TopicPattern, TopicPause, TopicPolicy, TopicSettings};
+    use crate::domain::{
+        DocumentName, TopicName, TopicPattern, TopicPause, TopicPolicy, TopicSettings,
+    };
     use crate::scheduler::tests::test_ring::TestRing;
     use crate::store::faulty_store::{FaultyStore, InjectedFault};
 
@@ -289,6 +291,34 @@ mod tests {
                 assert_eq!(names, [name(count)], "{is_reset}");
             }
             assert_eq!(stored(&ring.stores).await, [1, 1]);
+        }
+    }
+
+    /// A deletion reaches each shard, whatever another server has removed or written since this one has read.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn a_topic_is_forgotten_by_a_server_that_has_read_too_little() {
+        for (has_policy, is_removed) in [(false, true), (false, false), (true, false)] {
+            let ring = TestRing::new(2);
+            let (awake, sleeper) = (server(&ring), server(&ring));
+            let topic = TopicName::stored("a.1");
+            let exists = async || {
+                let topics = ring.stores[0].sqlite_store().topics(String::new(), None, 9).await;
+                !topics.unwrap().is_empty()
+            };
+            change(&awake, 1, None, pause).await.unwrap();
+            sleeper.read_all().await;
+            change(&awake, 1, None, |policy| Some(TopicPolicy { pause: None, ..policy }))
+                .await
+                .unwrap();
+            if is_removed {
+                tidy(&awake).await;
+            }
+            if has_policy {
+                change(&awake, 1, None, create).await.unwrap();
+            }
+            assert!(exists().await);
+            sleeper.forget_topic(&topic, None).await.unwrap();
+            assert_eq!(exists().await, has_policy, "{has_policy} {is_removed}");
         }
     }
 

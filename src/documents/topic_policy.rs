@@ -8,6 +8,7 @@ use crate::domain::{
 };
 use crate::shards::{Op, Shard, ShardError};
 
+use super::change::{DECISIONS_MAX, contention};
 use super::copies::to_write;
 use super::{DocumentChangeError, DocumentView, Documents};
 
@@ -103,7 +104,7 @@ impl Documents {
     /// anew.
     ///
     /// # Errors
-    /// Error of the first shard that has not forgotten it.
+    /// Error of the first shard that has not forgotten it. A repeat goes on.
     pub async fn forget_topic(
         &self,
         topic: &TopicName,
@@ -115,14 +116,25 @@ impl Documents {
             let shard = shard.clone();
             async move {
                 let _gate = self.inner.gates[shard.index()].lock().await;
-                let expected = self.ledger().copies[shard.index()].version(&deletion.name);
-                let forget = to_write(deletion, expected);
-                shard
-                    .call(Op::WriteDocuments, |store| store.write_documents(vec![forget], until))
-                    .await
+                for _ in 0..DECISIONS_MAX {
+                    let expected = self.ledger().copies[shard.index()].version(&deletion.name);
+                    let forget = vec![to_write(deletion, expected)];
+                    let results = shard
+                        .call(Op::WriteDocuments, |store| store.write_documents(forget, until))
+                        .await?;
+                    if results.iter().all(|result| result.is_written) {
+                        return Ok(());
+                    }
+                    // Another server has written or removed a document of this name since it was read.
+                    self.exchange_alone(&shard).await?;
+                    if self.view().of_topic(topic).is_some_and(|policy| policy.is_live()) {
+                        return Ok(());
+                    }
+                }
+                Err(ShardError::new(shard.name(), contention()))
             }
         };
         let forgotten = join_all(self.inner.shards.all().iter().map(forget)).await;
-        forgotten.into_iter().try_for_each(|done| done.map(drop))
+        forgotten.into_iter().collect()
     }
 }

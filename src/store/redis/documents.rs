@@ -8,7 +8,6 @@ use crate::store::{
     GroupSetting, Result, StoredDocument, TopicEffect,
 };
 
-use super::reply::unexpected;
 use super::script::{ScriptCall, Verb};
 use super::{ConnectionLane, RedisStore};
 
@@ -46,10 +45,12 @@ impl RedisStore {
         let horizon = DocumentHorizon { version: reply.count()?, sequence: reply.count()? };
         let (mut documents, mut read_to) = (Vec::new(), None);
         while !reply.is_empty() {
-            let (name, value) = (reply.text()?, reply.bytes()?);
-            let (version, sequence, body) =
-                parse(&value).ok_or_else(|| unexpected("a stored document"))?;
+            let (name, sequence, value) = (reply.text()?, reply.count()?, reply.bytes()?);
             read_to = Some(sequence);
+            let Some((version, body)) = parse(&value) else {
+                tracing::error!(document = %name, "document is damaged; another shard's replaces it");
+                continue;
+            };
             if let Some(name) = DocumentName::stored(&name) {
                 documents.push(StoredDocument { name, version, body: value.slice(body..) });
             }
@@ -93,12 +94,12 @@ fn add_effect(call: &mut ScriptCall, effect: &TopicEffect) {
     }
 }
 
-/// Parses `<version> <sequence> <live> <body>`; returns the place where the body begins.
-fn parse(value: &[u8]) -> Option<(u64, u64, usize)> {
+/// Parses `<version> <sequence> <live> <body>`; returns the version, and the place where the body begins.
+fn parse(value: &[u8]) -> Option<(u64, usize)> {
     let mut parts = value.splitn(4, |byte| *byte == b' ');
-    let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse().ok();
-    let (version, sequence, _live) = (number()?, number()?, number()?);
-    Some((version, sequence, value.len() - parts.next()?.len()))
+    let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
+    let (version, _sequence, _live) = (number()?, number()?, number()?);
+    Some((version, value.len() - parts.next()?.len()))
 }
 
 #[cfg(test)]
@@ -107,8 +108,8 @@ mod tests {
 
     #[test]
     fn a_stored_document_is_read_with_any_bytes_in_it() {
-        assert_eq!(parse(b"3 17 1 a b \xff"), Some((3, 17, 7)));
-        assert_eq!(parse(b"3 17 0 "), Some((3, 17, 7)), "an empty body");
+        assert_eq!(parse(b"3 17 1 a b \xff"), Some((3, 7)));
+        assert_eq!(parse(b"3 17 0 "), Some((3, 7)), "an empty body");
         for damaged in [&b""[..], b"3 17 1", b"x 17 1 a", b"3"] {
             assert_eq!(parse(damaged), None);
         }

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use crate::domain::{DocumentName, PolicyEffect, Time};
+use crate::domain::{DocumentName, PolicyEffect, Time, limit};
 use crate::store::{
     DocumentHorizon, DocumentRemoval, DocumentWrite, DocumentWriteResult, DocumentsPage,
     StoredDocument, TopicEffect,
@@ -132,10 +132,11 @@ pub(super) fn documents(
     let (last_sequence, horizon) = read_horizon(connection)?;
     let mut after = connection.prepare_cached(AFTER)?;
     let mut rows = after.query(params![query.after, query.limit])?;
-    let (mut documents, mut read_to) = (Vec::new(), None);
-    while let Some(row) = rows.next()? {
+    let (mut documents, mut read_to, mut bytes) = (Vec::new(), None, 0);
+    while let Some(row) = rows.next()?.filter(|_| bytes <= limit::CALL_BYTES_MAX) {
         let (name, version, body): (String, _, Vec<u8>) = (row.get(0)?, row.get(1)?, row.get(3)?);
         read_to = Some(row.get(2)?);
+        bytes += body.len();
         if let Some(name) = DocumentName::stored(&name) {
             documents.push(StoredDocument { name, version, body: body.into() });
         }

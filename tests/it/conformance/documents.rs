@@ -98,6 +98,38 @@ pub(crate) async fn documents_of_unknown_kinds_are_skipped_and_stay(q: Fixture) 
     assert_eq!(q.make_unknown("none").await, Some(MANY), "their versions stay");
 }
 
+/// A page is an answer of bounded size, and has at least one document.
+pub(crate) async fn a_page_of_large_documents_is_cut(q: Fixture) {
+    const BODY: usize = 700 << 10;
+    for n in 0..5 {
+        let large = write(&format!("t{n}"), 0, 1, PolicyEffect::Deliver);
+        store(&q, DocumentWrite { body: vec![b'x'; BODY].into(), ..large }).await;
+    }
+    let (mut after, mut pages) = (0, Vec::new());
+    while pages.iter().sum::<usize>() < 5 {
+        let page = q.store.documents(after, 512).await.unwrap();
+        pages.push(page.documents.len());
+        after = page.read_to;
+    }
+    assert_eq!(pages, [2, 2, 1], "of {BODY} bytes each");
+}
+
+/// One that lost its value hides none behind it, and is written anew.
+pub(crate) async fn a_document_that_was_removed_by_hand_hides_no_other(q: Fixture) {
+    for name in ["a", "b", "c"] {
+        store(&q, write(name, 0, 1, PolicyEffect::Deliver)).await;
+    }
+    if !q.remove_document_by_hand("topic/b").await {
+        return;
+    }
+    assert_eq!(names(&q).await, ["topic/a", "topic/c"]);
+    assert!(store(&q, write("b", 0, 1, PolicyEffect::Deliver)).await.is_written);
+    assert_eq!(names(&q).await, ["topic/a", "topic/c", "topic/b"]);
+    // The last one, too.
+    assert!(q.remove_document_by_hand("topic/b").await);
+    assert_eq!(names(&q).await, ["topic/a", "topic/c"]);
+}
+
 /// Documents without an effect create no topic, and are removed as others.
 pub(crate) async fn a_document_without_a_topic_is_stored_and_removed(q: Fixture) {
     let write = |expected, version, is_live| DocumentWrite {

@@ -561,6 +561,12 @@ impl Fixture {
         redis.command(&["HDEL", "ringq:{s0}:jobs:t", id]).await.trim() == ":1"
     }
 
+    /// Removes the value of a document as a person with redis-cli would; returns false where that is not possible.
+    pub(crate) async fn remove_document_by_hand(&self, name: &str) -> bool {
+        let Place::Redis(redis) = &self.place else { return false };
+        redis.command(&["HDEL", "ringq:{s0}:documents", name]).await.trim() == ":1"
+    }
+
     /// Returns the memory that its Redis uses, if it has one of its own.
     pub(crate) async fn memory(&self) -> Option<u64> {
         match &self.place {

@@ -189,6 +189,8 @@ macro_rules! conformance {
                     a_document_replaces_the_version_that_its_caller_knows
                     changes_are_read_in_their_order_part_by_part
                     documents_of_unknown_kinds_are_skipped_and_stay
+                    a_page_of_large_documents_is_cut
+                    a_document_that_was_removed_by_hand_hides_no_other
                     a_document_without_a_topic_is_stored_and_removed
                     documents_of_which_nothing_is_left_are_removed
                 }
