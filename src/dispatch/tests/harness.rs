@@ -206,6 +206,15 @@ impl TestServer {
             panic!("the expected state did not occur: {:?}", self.stats(topic).await);
         }
     }
+
+    /// Waits as [`TestServer::eventually`] while the clock goes on: the wait that leads there may begin later than the call.
+    pub(super) async fn in_time(&self, topic: &str, holds: impl Fn(&ShardTopicStats) -> bool) {
+        self.eventually(topic, |stats| {
+            self.clock.advance(Duration::from_millis(10));
+            holds(stats)
+        })
+        .await;
+    }
 }
 
 impl TestWorker {
