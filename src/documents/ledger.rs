@@ -25,6 +25,8 @@ pub(super) struct ShardCopy {
     documents: HashMap<DocumentName, Document>,
     /// Versions of documents that were not read, or cannot be: a newer one replaces them.
     unread: HashMap<DocumentName, u64>,
+    /// True: the shard has documents of a newer version of ringq, of kinds that this one does not know.
+    has_unknown: bool,
     /// Names whose document may be newer elsewhere.
     behind: HashSet<DocumentName>,
 }
@@ -137,6 +139,7 @@ impl Ledger {
             }
         }
         copy.horizon = page.horizon;
+        copy.has_unknown |= page.has_unknown;
         let mut read = Vec::with_capacity(documents.len());
         for document in documents {
             match document {
@@ -268,9 +271,11 @@ impl Ledger {
         !self.empty.is_empty() || horizons.len() > 1
     }
 
-    /// Returns what each shard is to remove now, if all of them have had the same for `age`. All have just been read.
+    /// Returns what each shard is to remove now, if all of them have had the same for `age`. All have just been read. Nothing
+    /// while there are documents that only a newer version of ringq brings to all shards: the horizon must not pass those.
     pub(super) fn removals(&mut self, age: std::time::Duration) -> Option<Vec<DocumentRemoval>> {
-        let is_equal = |copy: &ShardCopy| copy.is_complete && copy.behind.is_empty();
+        let is_equal =
+            |copy: &ShardCopy| copy.is_complete && copy.behind.is_empty() && !copy.has_unknown;
         if !self.is_untidy() || !self.copies.iter().all(is_equal) {
             self.equal_since = None;
             return None;
@@ -380,12 +385,38 @@ mod tests {
         let (view, mut ledger) = (DocumentView::default(), Ledger::new(1));
         for (read_to, is_read) in [(512, false), (1_024, false), (1_030, true)] {
             let horizon = DocumentHorizon::default();
-            let page =
-                DocumentsPage { documents: Vec::new(), read_to, last_sequence: 1_030, horizon };
+            let page = DocumentsPage {
+                documents: Vec::new(),
+                has_unknown: true,
+                read_to,
+                last_sequence: 1_030,
+                horizon,
+            };
             assert_eq!(ledger.take(0, &page, Vec::new(), &view, Time(1)), Some(Vec::new()));
             assert_eq!(ledger.is_read(0, &page), is_read);
             assert_eq!(ledger.copies[0].last_sequence, read_to);
             assert_eq!(ledger.copies[0].is_complete, is_read);
+        }
+    }
+
+    /// Newer servers write kinds that this one cannot bring to the shards that lack them.
+    #[test]
+    fn nothing_is_removed_beside_documents_of_an_unknown_kind() {
+        for has_unknown in [false, true] {
+            let (view, mut ledger) = known(policy(5, true));
+            for (shard, has_unknown) in [false, has_unknown].into_iter().enumerate() {
+                let page = DocumentsPage {
+                    documents: Vec::new(),
+                    has_unknown,
+                    read_to: 1,
+                    last_sequence: 1,
+                    horizon: DocumentHorizon::default(),
+                };
+                let read = vec![Ok(policy(5, true))];
+                ledger.take(shard, &page, read, &view, Time(0)).unwrap();
+                ledger.copies[shard].behind.clear();
+            }
+            assert_eq!(ledger.removals(Duration::ZERO).is_none(), has_unknown);
         }
     }
 

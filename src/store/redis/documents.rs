@@ -43,7 +43,7 @@ impl RedisStore {
         let mut reply = self.run(ConnectionLane::Read, &call).await?;
         let last_sequence = reply.count()?;
         let horizon = DocumentHorizon { version: reply.count()?, sequence: reply.count()? };
-        let (mut documents, mut read_to) = (Vec::new(), None);
+        let (mut documents, mut read_to, mut has_unknown) = (Vec::new(), None, false);
         while !reply.is_empty() {
             let (name, sequence, value) = (reply.text()?, reply.count()?, reply.bytes()?);
             read_to = Some(sequence);
@@ -51,12 +51,15 @@ impl RedisStore {
                 tracing::error!(document = %name, "document is damaged; another shard's replaces it");
                 continue;
             };
-            if let Some(name) = DocumentName::stored(&name) {
-                documents.push(StoredDocument { name, version, body: value.slice(body..) });
+            match DocumentName::stored(&name) {
+                Some(name) => {
+                    documents.push(StoredDocument { name, version, body: value.slice(body..) });
+                }
+                None => has_unknown = true,
             }
         }
         let read_to = read_to.unwrap_or(last_sequence);
-        Ok(DocumentsPage { documents, read_to, last_sequence, horizon })
+        Ok(DocumentsPage { documents, has_unknown, read_to, last_sequence, horizon })
     }
 
     /// Implements [`Store::forget_documents`](crate::store::Store::forget_documents).

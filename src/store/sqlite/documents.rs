@@ -132,15 +132,17 @@ pub(super) fn documents(
     let (last_sequence, horizon) = read_horizon(connection)?;
     let mut after = connection.prepare_cached(AFTER)?;
     let mut rows = after.query(params![query.after, query.limit])?;
-    let (mut documents, mut read_to, mut bytes) = (Vec::new(), None, 0);
+    let (mut documents, mut has_unknown) = (Vec::new(), false);
+    let (mut read_to, mut bytes) = (None, 0);
     while let Some(row) = rows.next()?.filter(|_| bytes <= limit::CALL_BYTES_MAX) {
         let (name, version, body): (String, _, Vec<u8>) = (row.get(0)?, row.get(1)?, row.get(3)?);
         read_to = Some(row.get(2)?);
         bytes += body.len();
-        if let Some(name) = DocumentName::stored(&name) {
-            documents.push(StoredDocument { name, version, body: body.into() });
+        match DocumentName::stored(&name) {
+            Some(name) => documents.push(StoredDocument { name, version, body: body.into() }),
+            None => has_unknown = true,
         }
     }
     let read_to = read_to.unwrap_or(last_sequence);
-    Ok(DocumentsPage { documents, read_to, last_sequence, horizon })
+    Ok(DocumentsPage { documents, has_unknown, read_to, last_sequence, horizon })
 }

@@ -85,6 +85,8 @@ pub struct DocumentRemoval {
 pub struct DocumentsPage {
     /// Documents, in the order of their changes. Those of names that this build does not know are skipped.
     pub documents: Vec<StoredDocument>,
+    /// True: some were skipped.
+    pub has_unknown: bool,
     /// Number of the change up to which the page was read; the next page begins after it.
     pub read_to: u64,
     /// Number of the last change of the shard; 0: there was none. Less than the caller knows: the shard has lost data.

@@ -81,7 +81,10 @@ pub(crate) async fn documents_of_unknown_kinds_are_skipped_and_stay(q: Fixture) 
         store(&q, write(&format!("x{n}"), 0, 2 + n, other)).await;
     }
     store(&q, write("last", 0, 1, other)).await;
+    let has_unknown = async || q.store.documents(0, 1_000).await.unwrap().has_unknown;
+    assert!(!has_unknown().await);
     let Some(unknown) = q.make_unknown("topic/x").await else { return };
+    assert!(has_unknown().await);
     assert_eq!((unknown, names(&q).await), (MANY, vec!["topic/first".into(), "topic/last".into()]));
     // A name within another kind is not theirs.
     assert!(store(&q, write("x0", 0, 1, other)).await.is_written);
