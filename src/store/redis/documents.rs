@@ -48,7 +48,7 @@ impl RedisStore {
             let (name, sequence, value) = (reply.text()?, reply.count()?, reply.bytes()?);
             read_to = Some(sequence);
             let Some((version, body)) = parse(&value) else {
-                tracing::error!(document = %name, "document is damaged; another shard's replaces it");
+                tracing::error!(document = %name, "a stored document is damaged and is skipped");
                 continue;
             };
             match DocumentName::stored(&name) {
