@@ -16,7 +16,8 @@ pub(crate) fn free_port() -> u16 {
     let taken = taken.get_or_insert_default();
     loop {
         let port = rand::rng().random_range(18_000..32_000);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() && taken.insert(port) {
+        // In this order: a look at a port of another test takes it from its server for a moment.
+        if taken.insert(port) && TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
     }
