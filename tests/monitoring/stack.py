@@ -269,7 +269,8 @@ class Prometheus(Process):
     def has_scraped(self) -> bool:
         try:
             return len(self.query("up == 1")) == len(SERVERS) + len(APART)
-        except OSError:
+        except (OSError, Failed):
+            # While it starts, it refuses queries.
             return False
 
     def query(self, expression: str, at: float | None = None) -> list[dict]:
