@@ -106,7 +106,7 @@ pub(crate) fn pause_topic(
     if until.is_some_and(|until| until <= now) {
         checks.invalid(at, "must be ahead of now");
     }
-    checks.finish(name.map(|name| (name, TopicPause { until, note })))
+    checks.finish(name.map(|name| (name, TopicPause { until, note, ..TopicPause::default() })))
 }
 
 /// Reads a ResumeTopic request.
@@ -345,7 +345,11 @@ mod tests {
             let (name, note) = ("orders".into(), note.into());
             pause_topic(pb::PauseTopicRequest { name, note, until_time }, Time(5_000_000))
         };
-        let want = TopicPause { until: Some(Time(6_000_000)), note: "why".into() };
+        let want = TopicPause {
+            until: Some(Time(6_000_000)),
+            note: "why".into(),
+            ..TopicPause::default()
+        };
         assert_eq!(pause(6, "why").unwrap().1, want);
         assert_eq!(refused(pause(5, "")), [("until_time".to_owned(), "INVALID_FIELD")]);
         assert_eq!(pause(6, &"x".repeat(1_025)).unwrap().1.note.len(), 1_024, "cut and marked");

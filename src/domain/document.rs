@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::pattern::TopicPattern;
 use super::time::Time;
-use super::topic_policy::{FileRecord, TopicPolicy};
+use super::topic_policy::TopicPolicy;
 
 /// Name of a document, which includes its kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,6 +41,17 @@ pub enum DocumentContent {
     TopicPolicy(Arc<TopicPolicy>),
     /// Record of the file of topics.
     TopicFile(FileRecord),
+}
+
+/// The file of topics that is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileRecord {
+    /// Its revision.
+    pub revision: u64,
+    /// Hash of its settings: two files of one revision can differ.
+    pub digest: u64,
+    /// While its tables are written: the revision that was in force before, or 0.
+    pub former: Option<u64>,
 }
 
 // === impl DocumentName ===

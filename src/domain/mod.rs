@@ -43,7 +43,7 @@ pub mod turns;
 
 pub use ageing::PriorityAgeing;
 pub use conflict::{EnqueueOutcome, OnConflict};
-pub use document::{Document, DocumentContent, DocumentName};
+pub use document::{Document, DocumentContent, DocumentName, FileRecord};
 pub use id::{JobId, JobKey};
 pub use job::{Attempt, AttemptOutcome, Durability, Job, Payload, RetentionRule, Spec, State};
 pub use name::{GroupName, ShardName, TopicName};
@@ -55,5 +55,5 @@ pub use ring::Ring;
 pub use stream_id::StreamId;
 pub use time::{Time, When};
 pub use topic_policy::{
-    FileRecord, OverflowPolicy, PolicyEffect, PolicySource, TopicPause, TopicPolicy, TopicSettings,
+    OverflowPolicy, PolicyEffect, PolicySource, TopicPause, TopicPolicy, TopicSettings,
 };

@@ -40,6 +40,8 @@ pub struct TopicSettings {
     /// Weights of groups, 1 to [`limit::GROUP_WEIGHT_MAX`](super::limit::GROUP_WEIGHT_MAX); others have 1. Of topics only,
     /// not of patterns.
     pub group_weights: BTreeMap<GroupName, u8>,
+    /// Settings of a newer version of ringq, as they are stored. A change of others keeps them.
+    pub newer: Vec<u8>,
 }
 
 /// Rule for a new job of a topic that has as many waiting jobs as it may have.
@@ -59,6 +61,8 @@ pub struct TopicPause {
     pub until: Option<Time>,
     /// Reason, for people.
     pub note: String,
+    /// Fields of a newer version of ringq, as they are stored.
+    pub newer: Vec<u8>,
 }
 
 /// Origin of the settings of a policy.
@@ -89,17 +93,9 @@ pub struct TopicPolicy {
     pub paused_groups: BTreeMap<Option<GroupName>, String>,
     /// Time at which the policy was created.
     pub create_time: Time,
-}
-
-/// The file of topics that is in force.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileRecord {
-    /// Its revision.
-    pub revision: u64,
-    /// Hash of its settings: two files of one revision can differ.
-    pub digest: u64,
-    /// While its tables are written: the revision that was in force before, or 0.
-    pub former: Option<u64>,
+    /// Fields of a newer version of ringq, as they are stored, but for those of the settings and of the pause. A change keeps
+    /// them.
+    pub newer: Vec<u8>,
 }
 
 /// Effect of the policy of a topic on what a shard itself does.
@@ -141,6 +137,7 @@ impl TopicPolicy {
             pause: None,
             paused_groups: BTreeMap::new(),
             create_time: now,
+            newer: Vec::new(),
         }
     }
 
@@ -244,7 +241,7 @@ mod tests {
     #[test]
     fn a_pause_ends_at_its_time() {
         let paused = |until: Option<i64>| TopicPolicy {
-            pause: Some(TopicPause { until: until.map(Time), note: String::new() }),
+            pause: Some(TopicPause { until: until.map(Time), ..TopicPause::default() }),
             ..policy()
         };
         assert!(!policy().is_paused(Time(5)));

@@ -3,6 +3,7 @@
 
 mod document;
 mod history;
+mod newer;
 mod spec;
 mod topic_policy;
 
