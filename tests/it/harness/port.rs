@@ -16,7 +16,7 @@ pub(crate) fn free_port() -> u16 {
     let taken = taken.get_or_insert_default();
     loop {
         let port = rand::rng().random_range(18_000..32_000);
-        // In this order: a look at a port of another test takes it from its server for a moment.
+        // In this order: binding the port of another test, only to look, would keep its server from binding it.
         if taken.insert(port) && TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
