@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, ItemMod, ItemUse, Macro, Meta, UseTree, VisRestricted};
@@ -47,7 +48,13 @@ fn root() -> &'static Path {
 }
 
 /// Returns every module that is compiled into the library, except its root and its tests.
-pub(crate) fn of_the_library() -> Vec<Module> {
+pub(crate) fn of_the_library() -> &'static [Module] {
+    // Read once: to parse the library takes longer than all else of these tests.
+    static MODULES: LazyLock<Vec<Module>> = LazyLock::new(read_library);
+    &MODULES
+}
+
+fn read_library() -> Vec<Module> {
     let mut files = Vec::new();
     read(&root().join("src/lib.rs"), &[], &mut files);
     let names: Vec<String> = files.iter().map(|file| file.path.join("::")).collect();

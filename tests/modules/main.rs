@@ -244,7 +244,7 @@ fn circles(modules: &[Module]) -> String {
 /// a folder share the type of its `mod.rs`, and names that the parent passes on count as its own.
 #[test]
 fn no_modules_import_each_other_in_a_circle() {
-    let found = circles(&imports::of_the_library());
+    let found = circles(imports::of_the_library());
     assert!(
         found.is_empty(),
         "modules import each other in circles; move what one of them takes from the next to where it belongs, \

@@ -68,7 +68,7 @@ fn trickle(board: &mut ClaimPlanner, topics: &[&str], vain: usize, got: &mut Has
 #[test]
 fn a_trickle_goes_to_all_streams_in_turn() {
     for (topics, vain) in [(1, 0), (1, 1), (1, 2), (2, 0), (3, 1)] {
-        for count in 1..=50 {
+        for count in [1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 50] {
             let topics = &["t.a", "t.b", "t.c"][..topics];
             let streams: Vec<_> = (0..count).map(|id| stream(id, &["t.*"], 1_000)).collect();
             let mut board = board(&streams.iter().collect::<Vec<_>>());
