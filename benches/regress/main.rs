@@ -36,6 +36,7 @@ use std::env;
 use std::io::{Write as _, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::thread;
 
 use anyhow::{Context as _, Result, bail};
 use tempfile::TempDir;
@@ -81,13 +82,18 @@ impl RegressFigure {
 // === impl Part ===
 
 impl Part {
-    fn all() -> impl Iterator<Item = Part> {
+    /// Returns the parts that count instructions, which do not depend on what else runs.
+    fn counted() -> Vec<Part> {
         let servers = Variant::ALL.into_iter().map(Part::ServerOnSqlite);
-        let others = [Part::ServerOnRedis, Part::Scripts, Part::ScriptTimes];
-        [Part::Hot].into_iter().chain(servers).chain(others)
+        let others = [Part::ServerOnRedis, Part::Scripts];
+        [Part::Hot].into_iter().chain(servers).chain(others).collect()
     }
 
-    async fn measure(self) -> Result<Vec<RegressFigure>> {
+    fn measure(self) -> Result<Vec<RegressFigure>> {
+        Builder::new_current_thread().enable_all().build()?.block_on(self.measure_on_runtime())
+    }
+
+    async fn measure_on_runtime(self) -> Result<Vec<RegressFigure>> {
         match self {
             Part::Hot => hot::count(),
             Part::ServerOnSqlite(variant) => {
@@ -127,13 +133,12 @@ fn regress(bless: bool) -> Result<ExitCode> {
         writeln!(stdout(), "skipped: there is no {missing}, see .ci/install-test-tools")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let runtime = Builder::new_current_thread().enable_all().build()?;
     let rustc = rustc()?;
     if bless {
-        Baseline::write(&rustc, &runtime.block_on(measure_medians())?)?;
+        Baseline::write(&rustc, &each_part(medians)?)?;
     }
     let baseline = Baseline::read()?;
-    let figures = runtime.block_on(measure(&baseline, &rustc))?;
+    let figures = each_part(|part| nearest(part, &baseline, &rustc))?;
     report(&baseline, &figures, &rustc)
 }
 
@@ -145,44 +150,53 @@ fn missing_tool() -> Option<&'static str> {
     (!redis::program().exists()).then_some("redis-server-8")
 }
 
-/// Returns all figures. A part with a figure that is off is measured again: timing changes what a server does between
-/// calls, and a machine that stands still for a moment is no regression. A path that does more is off every time.
-async fn measure(baseline: &Baseline, rustc: &str) -> Result<Vec<RegressFigure>> {
-    let mut figures = Vec::new();
-    for part in Part::all() {
-        let mut nearest = part.measure().await?;
-        for _ in 1..MEASURED_MAX {
-            if nearest.iter().all(|figure| baseline.judge(figure, rustc).is_within()) {
-                break;
-            }
-            let again = part.measure().await?;
-            nearest = nearest
-                .into_iter()
-                .zip(again)
-                .map(|(figure, again)| baseline.nearer(figure, again))
-                .collect();
+/// Returns all figures, in the order of the parts. Two parts run at a time: each counts a program of one thread. The one
+/// that takes times comes last, alone.
+fn each_part(
+    measure: impl Fn(Part) -> Result<Vec<RegressFigure>> + Sync,
+) -> Result<Vec<RegressFigure>> {
+    let (measure, mut figures) = (&measure, Vec::new());
+    for pair in Part::counted().chunks(2) {
+        let measured: Vec<_> = thread::scope(|scope| {
+            let threads: Vec<_> =
+                pair.iter().map(|&part| scope.spawn(move || measure(part))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("a panic is printed")).collect()
+        });
+        for part in measured {
+            figures.extend(part?);
         }
-        figures.extend(nearest);
     }
+    figures.extend(measure(Part::ScriptTimes)?);
     Ok(figures)
 }
 
-/// Returns all figures, each the median of several.
-async fn measure_medians() -> Result<Vec<RegressFigure>> {
-    let mut figures = Vec::new();
-    for part in Part::all() {
-        let mut runs = Vec::new();
-        for _ in 0..MEASURED_MAX {
-            runs.push(part.measure().await?);
+/// Returns the figures of a part, measured again if one is off: timing changes what a server does between calls, and a
+/// machine that stands still for a moment is no regression. A path that does more is off every time.
+fn nearest(part: Part, baseline: &Baseline, rustc: &str) -> Result<Vec<RegressFigure>> {
+    let mut nearest = part.measure()?;
+    for _ in 1..MEASURED_MAX {
+        if nearest.iter().all(|figure| baseline.judge(figure, rustc).is_within()) {
+            break;
         }
-        for figure in 0..runs[0].len() {
-            let mut values: Vec<RegressFigure> =
-                runs.iter().map(|run| run[figure].clone()).collect();
-            values.sort_by(|one, other| one.value.total_cmp(&other.value));
-            figures.push(values.swap_remove(MEASURED_MAX / 2));
-        }
+        let again = part.measure()?;
+        nearest = nearest
+            .into_iter()
+            .zip(again)
+            .map(|(figure, again)| baseline.nearer(figure, again))
+            .collect();
     }
-    Ok(figures)
+    Ok(nearest)
+}
+
+/// Returns the figures of a part, each the median of several.
+fn medians(part: Part) -> Result<Vec<RegressFigure>> {
+    let runs = (0..MEASURED_MAX).map(|_| part.measure()).collect::<Result<Vec<_>>>()?;
+    let median = |figure: usize| {
+        let mut values: Vec<RegressFigure> = runs.iter().map(|run| run[figure].clone()).collect();
+        values.sort_by(|one, other| one.value.total_cmp(&other.value));
+        values.swap_remove(MEASURED_MAX / 2)
+    };
+    Ok((0..runs[0].len()).map(median).collect())
 }
 
 /// Returns the maximum of what a variant may add to the cost of a job, in percent; `None`: it is only shown. The goal for
