@@ -272,7 +272,7 @@ class Watch:
         return min(state.get("status", {}).get(field, 0) for state in self.states)
 
 
-def wait(what: str, condition, seconds: float = 30):
+def wait(what: str, condition, seconds: float = 120):
     """Waits for a condition and returns its value; a condition that cannot be read yet does not hold."""
     end = time.monotonic() + seconds
     while True:

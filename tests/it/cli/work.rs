@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use ringq::pb::{JobState, payload::Kind};
+use ringq::pb::{JobState, RetryPolicy, payload::Kind};
 
 use super::terminal::Terminal;
 use super::work_rig::{Work, kept, signal};
 use super::{command, finish};
-use crate::harness::{JobExt as _, Server, job, millis};
+use crate::harness::{JobExt as _, Server, job, millis, proto};
 
 #[tokio::test]
 async fn a_command_gets_the_payload_and_its_success_completes_the_job() {
@@ -119,7 +119,10 @@ async fn a_failure_is_retried_with_the_reason_that_the_command_gave() {
         ("killed", "kill -9 $$", "killed by signal 9 (SIGKILL)"),
         ("long", long, &*format!("{}end", "x".repeat(4092))),
     ] {
-        client.enqueue(job("t").with_id(id).with_max_attempts(2)).await;
+        // Its next attempt is too late for a slow reader to miss the wait for it.
+        let delays = vec![proto(millis(3_600_000))];
+        let retry = RetryPolicy { max_attempts: 2, delays, ..Default::default() };
+        client.enqueue(job("t").with_id(id).with_retry(retry)).await;
         let done = Work::start(&server, exec, &["--max-jobs", "1"]).done().await;
         assert_eq!(done.code, Some(0), "jobs that fail are no failure of the worker");
         assert!(done.stderr.contains(&format!("t/{id}  failed in ")), "{}", done.stderr);
