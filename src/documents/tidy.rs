@@ -32,13 +32,14 @@ impl Documents {
         }
     }
 
-    /// Removes a batch of what all shards have had for `age`; returns whether it did. All shards must answer.
+    /// Removes a batch of what all shards have had for `age`; returns whether it did. All shards must answer, and be all
+    /// that any server has: a shard that this one does not know may lack a document, or be the only one with it.
     ///
     /// # Errors
     /// Errors of the store; what one shard has removed and another one not is removed there later.
     pub(super) async fn tidy(&self, age: Duration) -> shards::Result<bool> {
         let all = self.inner.shards.all();
-        if all.iter().any(Shard::is_down) {
+        if all.iter().any(Shard::is_down) || self.inner.shards.others_serve_more() {
             return Ok(false);
         }
         // Nothing changes here while the shards are compared and changed.
@@ -89,7 +90,7 @@ mod tests {
     use crate::domain::{
         DocumentName, TopicName, TopicPattern, TopicPause, TopicPolicy, TopicSettings,
     };
-    use crate::scheduler::tests::test_ring::TestRing;
+    use crate::scheduler::tests::test_ring::{TestRing, eventually};
     use crate::store::faulty_store::{FaultyStore, InjectedFault};
 
     /// More than one call removes.
@@ -145,6 +146,27 @@ mod tests {
             async move { store.sqlite_store().documents(0, 100_000).await.unwrap().documents.len() }
         };
         join_all(stores.iter().map(count)).await
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn nothing_is_removed_while_another_server_has_a_shard_more() {
+        let stores = TestRing::stores(3);
+        stores.iter().for_each(|store| store.share());
+        let ring = TestRing::joined(&stores[..2], 1).await;
+        let server = server(&ring);
+        change(&server, 0, None, create).await.unwrap();
+        change(&server, 0, None, delete).await.unwrap();
+        let other = TestRing::joined(&stores, 2).await;
+        eventually("the other server is seen", async || {
+            ring.scheduler.shards().others_serve_more().then_some(())
+        })
+        .await;
+        tidy(&server).await;
+        assert_eq!(stored(&stores).await, [1, 1, 0]);
+        let both = Documents::new(other.scheduler.shards().clone(), Clock::system());
+        both.read_all().await;
+        tidy(&both).await;
+        assert_eq!(stored(&stores).await, [0, 0, 0]);
     }
 
     /// Calls give back each place that counts against a bound of the whole server, whatever the number.

@@ -90,6 +90,12 @@ impl Shards {
         1 + self.all().iter().filter_map(others).max().unwrap_or(0)
     }
 
+    /// Returns whether other replicas serve shards that are not configured here, or did so in the last 10 min.
+    #[must_use]
+    pub fn others_serve_more(&self) -> bool {
+        !self.inner.ring_state.known().peer_rings.recent.is_empty()
+    }
+
     /// Returns the rings that calls use now.
     pub(super) fn rings(&self) -> Arc<OpenRings> {
         self.inner.ring_state.rings()

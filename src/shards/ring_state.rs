@@ -49,7 +49,7 @@ pub(super) struct RingView {
     /// Time since when all replicas serve the same ring, as far as known.
     pub(super) agreed_since: Instant,
     pub(super) disagreement: RingDisagreement,
-    peer_rings: PeerRings,
+    pub(super) peer_rings: PeerRings,
     /// Shards on an open ring that are not configured here, as of the last check.
     pub(super) unconfigured: BTreeSet<ShardName>,
     /// Shards of `unconfigured` that no replica serves.
@@ -58,11 +58,11 @@ pub(super) struct RingView {
 
 /// Rings of other replicas with shards that are not configured here.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct PeerRings {
+pub(super) struct PeerRings {
     /// Rings that they serve now.
     current: BTreeSet<RingMembers>,
     /// Rings that they serve, or served in the last 10 min: a replica that served one may only be restarting.
-    recent: BTreeSet<RingMembers>,
+    pub(super) recent: BTreeSet<RingMembers>,
 }
 
 // === impl RingState ===
