@@ -23,7 +23,7 @@
 //! `start_next_generation`). Only a delete removes both.
 //!
 //! - [`record`]: stored state of a job; [`command`]: commands and their replies; [`decision`]: their results
-//! - `enqueue`, `settle`, `manage`: one function for each command; `finish`: ends and restarts of jobs
+//! - `enqueue`, `settle`, `redrive`, `delete`: one function for each command; `finish`: ends and restarts of jobs
 //! - [`placement()`]: index of a record, and the time of its next event
 //! - `job_view`, [`Record::job`]: public view of a record
 //! - [`decision_clock`]: times that are counted from the commit, and the span in which a decision is valid
@@ -37,10 +37,11 @@ pub mod decision_clock;
 pub mod placement;
 pub mod record;
 
+mod delete;
 mod enqueue;
 mod finish;
 mod job_view;
-mod manage;
+mod redrive;
 mod settle;
 
 use crate::domain::{State, Time};
@@ -63,6 +64,7 @@ pub use placement::{JobIndex, Placement, placement};
 pub use record::{
     Finish, JobHistory, Lease, LeaseEndHistory, NextGeneration, NextGenerationSpec, Phase, Record,
 };
+pub use redrive::redrive_to;
 
 /// Content that a store found under an id.
 #[derive(Clone, Debug, PartialEq)]
@@ -106,27 +108,6 @@ pub fn apply(found: IdLookup, command: &Command, now: Time) -> Decision {
     // Changes that are due by the clock alone are written by a prune, or together with another change.
     let (parts, effects) = if unchanged { Default::default() } else { (step.parts, step.effects) };
     Decision { change, parts, effects, reply: answer, window }
-}
-
-/// Decides a redrive to another topic, where `target` was found under the id: the job moves only if the id is free
-/// there once the changes that are due by the clock are applied. Returns the decision about the job, and the one about
-/// the id in the target, which is written before it. The window of the first is that of both.
-#[must_use]
-pub fn redrive_to(
-    found: IdLookup,
-    target: IdLookup,
-    redrive: &Redrive,
-    now: Time,
-) -> (Decision, Decision) {
-    let is_taken = matches!(target, IdLookup::Record(_));
-    let elapsed = apply(target, &Command::Prune, now);
-    let mut decision = if is_taken && elapsed.change != RecordChange::Remove {
-        apply(IdLookup::Absent(IdHistory::Free), &Command::Prune, now)
-    } else {
-        apply(found, &Command::Redrive(redrive.clone()), now)
-    };
-    decision.window = decision.window.intersect(elapsed.window);
-    (decision, elapsed)
 }
 
 /// Record after the changes that are due by the clock.

@@ -1,8 +1,8 @@
-//! Commands that manage single jobs: delete, purge, evict, reschedule, redrive.
+//! Commands that end a job by hand, or to make room: delete, purge, evict.
 
-use crate::domain::{AttemptOutcome, RetentionRule, State, Time, When};
+use crate::domain::{AttemptOutcome, RetentionRule, State, Time};
 
-use super::command::{CommandReply, Deleted, Purge, Redrive};
+use super::command::{CommandReply, Deleted, Purge};
 use super::decision::PartChange;
 use super::finish::{AttemptEnd, write_or_remove};
 use super::record::{Finish, NextGeneration, Phase, Record};
@@ -116,71 +116,6 @@ impl DecisionBuilder {
             }
             // A job past its expire time takes room until its end is written.
             elapsed => self.prune(elapsed),
-        }
-    }
-
-    pub(super) fn reschedule(
-        &mut self,
-        elapsed: CurrentRecord,
-        due: Option<When>,
-        priority: Option<u8>,
-    ) -> (RecordChange, CommandReply) {
-        let found = elapsed.record();
-        let state = found.as_ref().and_then(|record| record.state(self.clock.time()));
-        let (Some(mut record), Some(state)) = (found, state) else {
-            return (RecordChange::Keep, CommandReply::Rescheduled(Ok(false)));
-        };
-        record.priority = priority.unwrap_or(record.priority);
-        if let Some(when) = due {
-            record.due = self.clock.due(when);
-        }
-        let record = match state {
-            State::Scheduled | State::Ready | State::Backoff => record,
-            State::Dead => {
-                if due.is_none() {
-                    record.due = self.clock.now();
-                }
-                self.make_waiting_again(record)
-            }
-            refused => return (RecordChange::Keep, CommandReply::Rescheduled(Err(refused))),
-        };
-        (RecordChange::Write(Box::new(record)), CommandReply::Rescheduled(Ok(true)))
-    }
-
-    pub(super) fn redrive(
-        &mut self,
-        elapsed: CurrentRecord,
-        redrive: &Redrive,
-    ) -> (RecordChange, CommandReply) {
-        let left = (RecordChange::Keep, CommandReply::Applied(false));
-        let found = elapsed.record();
-        let state = found.as_ref().and_then(|record| record.state(self.clock.time()));
-        let (Some(mut record), Some(state)) = (found, state) else { return left };
-        let is_meant = state.is_terminal() && redrive.states.contains(&state);
-        if !is_meant || record.is_tombstone() {
-            return left;
-        }
-        record.due = self.clock.now().plus(redrive.delay);
-        let done = CommandReply::Applied(true);
-        if let Some(expire) = record.expire {
-            // The job would have expired by its new due time.
-            let latest = super::RecordTime { at: expire.at.minus(redrive.delay), ..expire };
-            if self.clock.is_reached(latest) {
-                let Some(ttl) = redrive.ttl else { return left };
-                record.expire = Some(record.due.plus(ttl));
-            }
-        }
-        if redrive.dry_run {
-            return (RecordChange::Keep, done);
-        }
-        let record = Box::new(self.make_waiting_again(record));
-        match &redrive.target {
-            None => (RecordChange::Write(record), done),
-            Some(target) => {
-                self.effects.final_state = Some(state);
-                self.effects.moved_to = Some(target.clone());
-                (RecordChange::Insert(record), done)
-            }
         }
     }
 }
