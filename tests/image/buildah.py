@@ -66,7 +66,9 @@ class Container:
     process: subprocess.Popen | None = None
 
     def __enter__(self) -> "Container":
-        self.id = self.buildah.run("from", "--pull-never", "--cap-drop", "ALL", "--ulimit", f"nofile={FILES_MAX}:{FILES_MAX}",
+        # Its own resolv.conf would be mounted over ours, or not: it sorts equally deep mounts in any order.
+        dns = ["--dns", "none"] if any(mount.target == "/etc/resolv.conf" for mount in self.mounts) else []
+        self.id = self.buildah.run("from", "--pull-never", *dns, "--cap-drop", "ALL", "--ulimit", f"nofile={FILES_MAX}:{FILES_MAX}",
                                    self.image)
         self.root = Path(self.buildah.run("mount", self.id))
         self.config = json.loads(self.buildah.run("inspect", self.id))["OCIv1"]["config"]

@@ -5,6 +5,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 from buildah import Container
 
@@ -12,8 +13,8 @@ from buildah import Container
 def grpc_health(address: str, service: str, timeout: float = 5) -> str:
     """The status that the gRPC health service reports, or the error."""
     done = subprocess.run(
-        ["grpcurl", "-plaintext", "-max-time", str(timeout), "-d", json.dumps({"service": service}), address,
-         "grpc.health.v1.Health/Check"],
+        ["grpcurl", "-plaintext", "-import-path", str(Path(__file__).parent), "-proto", "health.proto",
+         "-max-time", str(timeout), "-d", json.dumps({"service": service}), address, "grpc.health.v1.Health/Check"],
         capture_output=True, text=True,
     )
     return json.loads(done.stdout)["status"] if done.returncode == 0 else done.stderr.strip()
